@@ -1,0 +1,66 @@
+"""Test-wide options and fixtures of pytest-harbor's own suite (tests/ and examples/)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import pytest
+
+pytest_plugins = ["pytester"]
+
+LEAKY_PREFIXES = ("HARBOR_", "DOCKER_", "PYTEST_ADDOPTS", "PYTEST_PLUGINS", "CI")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--require-docker",
+        action="store_true",
+        help="tests marked docker fail instead of being skipped when no Docker "
+        "daemon answers (for CI)",
+    )
+
+
+@pytest.fixture(scope="session")
+def docker_problem() -> str | None:
+    """Why Docker cannot be used here, or None."""
+    if shutil.which("docker") is None and not os.path.exists("/var/run/docker.sock"):  # noqa: PTH110
+        return "no Docker daemon: neither a docker command nor /var/run/docker.sock"
+    import docker
+    from docker.errors import DockerException
+
+    try:
+        client = docker.from_env(timeout=10)
+        client.ping()
+        client.close()
+    except DockerException as error:
+        return f"no Docker daemon: {error}"
+    return None
+
+
+@pytest.fixture(autouse=True)
+def _docker_gate(request: pytest.FixtureRequest) -> None:
+    if request.node.get_closest_marker("docker") is None:
+        return
+    problem = request.getfixturevalue("docker_problem")
+    if problem and request.config.getoption("--require-docker"):
+        pytest.fail(problem, pytrace=False)
+    if problem:
+        pytest.skip(problem)
+
+
+@pytest.fixture(autouse=True)
+def _clean_environ(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of the person's shell may change what a test sees."""
+    for name in list(os.environ):
+        if name.startswith(LEAKY_PREFIXES) and name != "DOCKER_HOST":
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture(scope="session")
+def docker_image(docker_problem: str | None) -> str:
+    """A small image with bash, busybox and an ``agent`` user, made in a second."""
+    assert docker_problem is None
+    from docker_images import busybox_image
+
+    return busybox_image()

@@ -1,0 +1,1 @@
+"""Everything that is pytest: collection, items, fixtures, reports."""

@@ -1,0 +1,1 @@
+"""The task-folder engine: runs an ``EpisodePlan`` in a sandbox, without pytest."""

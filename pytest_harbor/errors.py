@@ -1,0 +1,163 @@
+"""Every error of pytest-harbor, and every ``failure_kind`` it can report.
+
+::
+
+    HarborError
+    ├── SettingsError            an option, ini key or marker has a bad value
+    ├── TaskLoadError            a task folder cannot be loaded (all problems at once)
+    ├── TaskRefused              refused at seed, before any agent runs; never retried
+    ├── AgentError               the agent failed; the outcome policy decides what follows
+    ├── EpisodeDeadline          the episode passed its deadline; retried
+    └── SandboxError
+        ├── SandboxUnavailable   this kind of sandbox is not there (no daemon, no bwrap)
+        ├── SandboxStartFailed   the sandbox or its image could not be brought up; retried
+        ├── SandboxLost          the sandbox died or cannot run commands; retried
+        ├── TransferFailed       files could not be copied in or out; retried
+        └── UnsupportedByProvider  the provider cannot do what the task asks; refused
+
+A command that exits non-zero or overruns its time is a result, never an error.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+# Spec 19.5: low-cardinality names of what went wrong. Ours carry the prefix.
+NO_REWARD_FILE: Final = "harbor:no_reward_file"
+INVALID_REWARD_FILE: Final = "harbor:invalid_reward_file"
+STEP_SETUP_FAILED: Final = "harbor:step_setup_failed"
+STEP_WORKDIR_FAILED: Final = "harbor:step_workdir_failed"
+STEP_HEALTHCHECK_FAILED: Final = "harbor:step_healthcheck_failed"
+TASK_DEADLINE: Final = "harbor:task_deadline"
+ENVIRONMENT_UNHEALTHY: Final = "harbor:environment_unhealthy"
+SANDBOX_UNAVAILABLE: Final = "harbor:sandbox_unavailable"
+SANDBOX_START_FAILED: Final = "harbor:sandbox_start_failed"
+SANDBOX_LOST: Final = "harbor:sandbox_lost"
+TRANSFER_FAILED: Final = "harbor:transfer_failed"
+REFUSED: Final = "harbor:refused"
+VERIFIER_ERROR: Final = "verifier_error"
+AGENT_TIMEOUT: Final = "agent_timeout"
+AGENT_RUN_ERROR: Final = "agent_run_error"
+CANCELLED: Final = "cancelled"
+INTERNAL_ERROR: Final = "harbor:internal_error"
+
+
+class HarborError(Exception):
+    """Root of the family. ``kind`` is the ``failure_kind`` of a record."""
+
+    kind: str = INTERNAL_ERROR
+
+    @property
+    def message(self) -> str:
+        """The text for people: what happened, where, and what to do."""
+        return str(self)
+
+
+class SettingsError(HarborError, ValueError):
+    """Raised when an option, an ini key or a marker has a value we cannot use."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong with a task or dataset.
+
+    ``where`` is a file relative to the task folder, with the key if there is one
+    (``task.toml: [agent].timeout_sec``); ``rule`` is the refusal's ID in the
+    specification (``X27``), for tests and documentation.
+    """
+
+    where: str
+    what: str
+    rule: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.what}" if self.where else self.what
+
+
+class TaskLoadError(HarborError, ValueError):
+    """Raised when a task folder cannot be loaded. Carries every problem found."""
+
+    kind = REFUSED
+
+    def __init__(self, folder: str, problems: tuple[Problem, ...]) -> None:
+        super().__init__("\n".join(str(problem) for problem in problems))
+        self.folder = folder
+        self.problems = problems
+
+
+class TaskRefused(HarborError):
+    """Raised at seed when a task cannot be run as it is (spec 19.6, X30 and on)."""
+
+    kind = REFUSED
+
+    def __init__(self, message: str, *, rule: str = "") -> None:
+        super().__init__(message)
+        self.rule = rule
+
+
+class AgentError(HarborError):
+    """Raised by an agent that failed.
+
+    ``kind`` is a name of the shared vocabulary (``agent_run_error``,
+    ``agent_request_failed``, ...), ``status`` the HTTP status when a request was
+    the cause. ``harbor_agent_outcome_policy`` reads both.
+    """
+
+    def __init__(
+        self, message: str, kind: str = AGENT_RUN_ERROR, status: int | None = None
+    ) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.status = status
+
+
+class EpisodeDeadline(HarborError, TimeoutError):
+    """Raised when an episode passes its deadline (spec 14)."""
+
+    kind = TASK_DEADLINE
+
+
+class SandboxError(HarborError):
+    """Root of what a provider raises; each is about infrastructure, not a score."""
+
+
+class SandboxUnavailable(SandboxError):
+    """Raised when this kind of sandbox does not exist here (no daemon, no bwrap)."""
+
+    kind = SANDBOX_UNAVAILABLE
+
+
+class SandboxStartFailed(SandboxError):
+    """Raised when an image cannot be built or found, or the sandbox does not start."""
+
+    kind = SANDBOX_START_FAILED
+
+
+class SandboxLost(SandboxError):
+    """Raised when a started sandbox died or can no longer run a command."""
+
+    kind = SANDBOX_LOST
+
+
+class TransferFailed(SandboxError, OSError):
+    """Raised when files cannot be copied into or out of a sandbox.
+
+    ``blocked`` is true when the sandbox's own content is in the way (a folder
+    where a file must go), which a step's ``workdir/`` merge tells apart (spec 12.2).
+    """
+
+    kind = TRANSFER_FAILED
+
+    def __init__(self, message: str, *, blocked: bool = False) -> None:
+        super().__init__(message)
+        self.blocked = blocked
+
+
+class UnsupportedByProvider(SandboxError):
+    """Raised when a task asks for something that the provider does not have.
+
+    The message names the key and the provider. The task is refused, not retried.
+    """
+
+    kind = REFUSED

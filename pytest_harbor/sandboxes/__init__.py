@@ -1,0 +1,1 @@
+"""Where commands of a task run: one interface, several providers."""

@@ -1,0 +1,344 @@
+"""The seam between the engines and the places where commands run.
+
+A :class:`Provider` brings up :class:`Sandbox` objects from an
+:class:`EnvironmentSpec`. Every provider keeps the same contract, and one conformance
+suite (``tests/sandboxes/conformance.py``) runs against each of them.
+
+Rules for all methods:
+
+- Times are seconds, sizes MiB where the name says so, bytes otherwise.
+- Paths in the sandbox are absolute POSIX strings; host paths are ``Path``.
+- A command's non-zero exit or timeout is a result. The exceptions are those of
+  ``errors.SandboxError``, named at each method.
+- Everything is safe to cancel. ``stop`` and ``aclose`` shield themselves.
+- The host's environment never reaches the sandbox.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar, Literal, TypeAlias
+
+NetworkMode: TypeAlias = Literal["public", "no-network", "allowlist"]
+User: TypeAlias = str | int
+"""A user name, a uid, or (Docker only) ``name:group``."""
+
+MAX_CAPTURED_BYTES = 1024 * 1024
+"""Output kept in memory per stream; all of it goes to the log file."""
+
+VERIFIER_TOOLS = ("bash", "timeout", "tar", "gzip", "find")
+"""What a verifier's image must bring (spec 2)."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Resources of a sandbox; ``None`` leaves the provider's default (spec 3.4)."""
+
+    cpus: float | None = None
+    memory_mib: int | None = None
+    storage_mib: int | None = None
+
+
+@dataclass(frozen=True)
+class EnvironmentSpec:
+    """What a sandbox is made of, every template resolved.
+
+    Exactly one of ``image`` and ``build_context`` is set for a container;
+    neither means the provider's own userland (local sandbox only).
+    """
+
+    image: str | None = None
+    build_context: Path | None = None
+    """Host folder with a ``Dockerfile``."""
+    files: Path | None = None
+    """Host folder whose content is copied into the working directory at start
+    (root-owned); ``Dockerfile`` and ``docker-compose.yaml`` in it are left out."""
+    compose_file: Path | None = None
+    workdir: str | None = None
+    """Working directory, created if absent; ``None`` means the image's own, or
+    ``/app`` where there is no image."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    user: User | None = None
+    """Default user of commands; ``None`` means the image's own (root locally)."""
+    network: NetworkMode = "public"
+    allowed_hosts: tuple[str, ...] = ()
+    limits: Limits = Limits()
+    start_timeout_seconds: float = 600.0
+    """Bound for building or pulling the image and, again, for the start."""
+    force_build: bool = False
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What a provider found out about itself by trying (``Provider.probe``).
+
+    ``reason`` says why it is not available and what to do. ``mode`` is the text for
+    the terminal header (``bubblewrap, root``), ``notes`` further lines for it.
+    ``isolation`` goes into each record.
+    """
+
+    available: bool
+    mode: str = ""
+    reason: str = ""
+    isolation: str = ""
+    notes: tuple[str, ...] = ()
+    concurrent: bool = True
+    """False when episodes run one at a time (in-place mode)."""
+    groups: bool = False
+    """True when a user may be ``name:group`` (spec 15)."""
+
+
+@dataclass(frozen=True)
+class ExecResult:
+    """How a command ended.
+
+    ``exit_code`` is ``128 + n`` after signal n and ``None`` after a timeout.
+    ``stdout`` and ``stderr`` hold at most the first and last parts of 1 MiB each, decoded
+    with replacement; ``truncated`` is true when something was left out.
+    """
+
+    exit_code: int | None
+    stdout: str
+    stderr: str
+    timed_out: bool = False
+    truncated: bool = False
+    seconds: float = 0.0
+
+    @property
+    def ok(self) -> bool:
+        """True when the command ended by itself with exit code 0."""
+        return self.exit_code == 0
+
+    @property
+    def output(self) -> str:
+        """Both streams, standard output first."""
+        return self.stdout + self.stderr
+
+
+@dataclass(frozen=True)
+class Upload:
+    """One file, folder or text on its way into a sandbox, owned by root.
+
+    A folder's content is merged into ``target``: files of the same name are
+    replaced, others stay. Parents are made as needed.
+    """
+
+    source: Path | bytes
+    target: str
+    modes: Literal["readable", "keep"] = "readable"
+    """``readable``: everybody may read, what was executable stays so, whatever the
+    umask of the host's checkout was. ``keep``: the host's own mode bits (no setuid)."""
+    executable: frozenset[str] = frozenset()
+    """Paths below ``source`` that are made executable (``test.sh``)."""
+    exclude: frozenset[str] = frozenset()
+    """Paths below ``source`` that are left out (from ``.harborignore``)."""
+
+
+@dataclass(frozen=True)
+class Download:
+    """One path of the sandbox that is wanted at ``target`` on the host."""
+
+    source: str
+    target: Path
+    exclude: tuple[str, ...] = ()
+    """``tar --exclude`` patterns, for folders."""
+
+
+@dataclass(frozen=True)
+class Downloaded:
+    """What came of a :class:`Download`.
+
+    ``dropped`` lists members that were left out because they could reach outside
+    (links out, devices, FIFOs, names with ``..``), each with the reason.
+    """
+
+    source: str
+    status: Literal["ok", "failed", "empty"]
+    kind: Literal["file", "directory"] | None = None
+    reason: str = ""
+    dropped: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class TransferLimits:
+    """Caps on what one download may bring to the host."""
+
+    max_bytes: int = 2 * 1024**3
+    max_files: int = 100_000
+
+
+class Process(ABC):
+    """A command started with :meth:`Sandbox.spawn` that runs on by itself."""
+
+    @abstractmethod
+    async def wait(self) -> ExecResult:
+        """Wait until the command ends. Raises SandboxLost."""
+
+    @abstractmethod
+    async def kill(self) -> None:
+        """Kill the command's whole process tree; returns when it is gone."""
+
+
+class Sandbox(ABC):
+    """One running sandbox. Made by :meth:`Provider.start`, ended by :meth:`stop`."""
+
+    id: str
+    """Name a person can use to enter it (``docker exec -it <id> bash``)."""
+    provider: str
+    workdir: str
+    default_user: User | None
+
+    @abstractmethod
+    async def exec(
+        self,
+        command: str | Sequence[str],
+        *,
+        user: User | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: bytes | None = None,
+        timeout_seconds: float | None = None,
+        log: Path | None = None,
+    ) -> ExecResult:
+        """Run a command to its end.
+
+        A string is run by ``sh -c``, a list as it is. ``user`` and ``cwd`` default
+        to the sandbox's, ``env`` is laid over the sandbox's own. ``log`` receives every
+        byte of both streams as they come (appended). After ``timeout_seconds`` the whole
+        tree of this command is killed, double forks and new sessions too, and nothing of
+        earlier commands; output so far is kept. A process left in the background that
+        holds the streams does not delay the result.
+
+        A command that does not exist gives exit code 127, one that cannot be
+        executed 126.
+
+        Raises:
+            SandboxLost: the sandbox died, or cannot run anything.
+            UnsupportedByProvider: the provider cannot switch to ``user``.
+        """
+
+    @abstractmethod
+    async def spawn(
+        self,
+        command: str | Sequence[str],
+        *,
+        user: User | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        log: Path | None = None,
+    ) -> Process:
+        """Start a command and return at once. Raises as :meth:`exec`."""
+
+    @abstractmethod
+    async def upload(
+        self, uploads: Sequence[Upload], *, empty: Sequence[str] = ()
+    ) -> None:
+        """Copy files in, all in one transfer, after emptying the folders ``empty``.
+
+        Emptying works from outside the agent's control: a link, a file or an
+        unwritable folder in the place of an ``empty`` folder is replaced by an empty folder,
+        root-owned, mode 0755 (``/logs/verifier`` and ``/logs/agent``: 0777).
+
+        Raises:
+            TransferFailed: not possible; ``blocked`` when the sandbox's own content
+                is in the way. Also when something survives the emptying.
+            SandboxLost: the sandbox died.
+        """
+
+    @abstractmethod
+    async def download(
+        self, downloads: Sequence[Download], *, limits: TransferLimits | None = None
+    ) -> list[Downloaded]:
+        """Copy files out. Nothing of it can reach outside its ``target``.
+
+        A missing or unreadable source is a result, not an error. setuid and
+        setgid bits, devices, FIFOs and links that leave the source are dropped.
+
+        Raises:
+            TransferFailed: a cap of ``limits`` was passed, or the host cannot write.
+            SandboxLost: the sandbox died.
+        """
+
+    @abstractmethod
+    async def initial_tools(self) -> frozenset[str]:
+        """Which of ``VERIFIER_TOOLS`` were there when the sandbox started."""
+
+    @abstractmethod
+    async def stop(self) -> None:
+        """End it and leave nothing. May be called again; never cancelled half-way.
+
+        Slow removal may go on in the background until ``Provider.aclose``.
+        """
+
+    @abstractmethod
+    def how_to_enter(self) -> str:
+        """The command that opens a shell in it, and how to remove it."""
+
+    async def set_default_user(self, user: User | None) -> None:
+        """Make ``user`` the default of :meth:`exec` (spec 15). Raises SandboxLost."""
+        self.default_user = user
+
+    async def read_bytes(
+        self, path: str, *, max_bytes: int = MAX_CAPTURED_BYTES
+    ) -> bytes | None:
+        """The content of a file, cut at ``max_bytes``; ``None`` when it is none."""
+        result = await self.exec(
+            ["head", "-c", str(max_bytes), "--", path], user=0, cwd="/"
+        )
+        return result.stdout.encode() if result.ok else None
+
+    async def read_text(
+        self, path: str, *, max_bytes: int = MAX_CAPTURED_BYTES
+    ) -> str | None:
+        """As :meth:`read_bytes`, decoded with replacement."""
+        content = await self.read_bytes(path, max_bytes=max_bytes)
+        return None if content is None else content.decode(errors="replace")
+
+
+class Provider(ABC):
+    """Brings up sandboxes of one kind. One instance serves a whole process."""
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    async def probe(self) -> Capabilities:
+        """Find out by trying whether and how this provider works here. Cached."""
+
+    @abstractmethod
+    def check(self, spec: EnvironmentSpec, users: Sequence[User | None]) -> None:
+        """Refuse what the provider cannot do, before anything starts.
+
+        ``users`` are all users that the episode's commands will run as.
+
+        Raises:
+            UnsupportedByProvider: names the key and the provider.
+        """
+
+    @abstractmethod
+    async def start(
+        self, spec: EnvironmentSpec, *, name: str, labels: Mapping[str, str]
+    ) -> Sandbox:
+        """Build or find the image, start a sandbox, bring in ``spec.files``.
+
+        The sandbox has its working directory, ``/tests`` does not exist yet, and
+        ``/logs/agent``, ``/logs/verifier`` and ``/logs/artifacts`` are writable for everybody.
+        ``labels`` are put on everything that outlives the process, beside the
+        provider's own (session and owner).
+
+        Raises:
+            SandboxUnavailable: this kind of sandbox is not there.
+            SandboxStartFailed: image or sandbox did not come up; the text has the
+                last lines of the log.
+            UnsupportedByProvider: as :meth:`check`.
+        """
+
+    @abstractmethod
+    async def sweep(self) -> int:
+        """Remove what dead owners left; returns how many things were removed."""
+
+    @abstractmethod
+    async def aclose(self) -> None:
+        """Finish removals, end what still runs. The instance cannot be used again."""

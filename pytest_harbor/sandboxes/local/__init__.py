@@ -1,0 +1,1 @@
+"""Sandboxes on the host itself: bubblewrap namespaces, or in-place in a container."""

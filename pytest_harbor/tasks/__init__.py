@@ -1,0 +1,1 @@
+"""The formats that tasks are written in. Reading and checking only; nothing runs."""

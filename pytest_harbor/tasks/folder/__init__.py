@@ -1,0 +1,1 @@
+"""Task folders (Harbor format): load, check and plan (spec/task-folders)."""

@@ -1,0 +1,1 @@
+"""Verification: verifier files, artifacts, reward files, and how a verifier is run."""

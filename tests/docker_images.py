@@ -1,0 +1,60 @@
+"""Images for the tests, made from Debian packages: no registry is needed."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import tarfile
+from pathlib import Path
+
+import docker
+from docker.errors import ImageNotFound
+
+BUSYBOX_TAG = "pytest-harbor-test/busybox:1"
+
+DOCKERFILE = """\
+FROM scratch
+COPY bash busybox /bin/
+RUN ["/bin/busybox", "--install", "-s", "/bin"]
+RUN mkdir -p /tmp /root /etc /usr/bin /home/agent && chmod 1777 /tmp \
+ && ln -s /bin/env /usr/bin/env \
+ && printf 'root:x:0:0:root:/root:/bin/sh\\nagent:x:1000:1000::/home/agent:/bin/sh\\n' > /etc/passwd \
+ && printf 'root:x:0:\\nagent:x:1000:\\nstaff:x:50:agent\\n' > /etc/group \
+ && chown 1000:1000 /home/agent
+ENV PATH=/usr/local/bin:/usr/bin:/bin
+WORKDIR /app
+"""
+
+
+def busybox_image() -> str:
+    """Build the image of bash-static and busybox-static once; returns its tag."""
+    client = docker.from_env()
+    try:
+        try:
+            client.images.get(BUSYBOX_TAG)
+        except ImageNotFound:
+            _build(client)
+    finally:
+        client.close()
+    return BUSYBOX_TAG
+
+
+def _build(client: docker.DockerClient) -> None:
+    context = io.BytesIO()
+    with tarfile.open(fileobj=context, mode="w") as tar:
+        info = tarfile.TarInfo("Dockerfile")
+        info.size = len(DOCKERFILE)
+        tar.addfile(info, io.BytesIO(DOCKERFILE.encode()))
+        tar.add(_static("bash-static", "bash"), "bash")
+        tar.add(_static("busybox"), "busybox")
+    context.seek(0)
+    client.images.build(fileobj=context, custom_context=True, tag=BUSYBOX_TAG, rm=True)
+
+
+def _static(*names: str) -> Path:
+    for name in names:
+        if found := shutil.which(name):
+            return Path(found).resolve()
+    raise FileNotFoundError(
+        f"install Debian's bash-static and busybox-static ({names})"
+    )
