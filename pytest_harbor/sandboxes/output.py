@@ -1,0 +1,145 @@
+"""What commands print: kept within bounds, and free of secrets."""
+
+from __future__ import annotations
+
+import functools
+import os
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import BinaryIO
+
+from pytest_harbor.events import Json
+from pytest_harbor.sandboxes.api import MAX_CAPTURED_BYTES
+
+MASK = "***"
+SHORTEST_SECRET = 6
+"""Shorter values are not masked: ``1`` or ``true`` would garble every log."""
+
+_CHUNK = 1024 * 1024
+
+
+class CappedOutput:
+    """One stream of a command: the first and last halves of ``limit`` bytes.
+
+    Everything goes to ``log`` as it comes, byte for byte.
+    """
+
+    def __init__(
+        self, *, limit: int = MAX_CAPTURED_BYTES, log: BinaryIO | None = None
+    ) -> None:
+        self._half = limit // 2
+        self._head = bytearray()
+        self._tail = bytearray()
+        self._log = log
+        self.total_bytes = 0
+
+    def write(self, data: bytes) -> None:
+        """Take the next bytes of the stream."""
+        if self._log is not None:
+            self._log.write(data)
+        self.total_bytes += len(data)
+        room = self._half - len(self._head)
+        if room > 0:
+            self._head += data[:room]
+            data = data[room:]
+        self._tail += data
+        if len(self._tail) > 2 * self._half:
+            del self._tail[: -self._half]
+
+    @property
+    def truncated(self) -> bool:
+        """True when bytes in the middle were left out."""
+        return self.total_bytes > 2 * self._half
+
+    def text(self) -> str:
+        """What was kept, decoded with replacement, a gap said in words."""
+        tail = bytes(self._tail[-self._half :])
+        if not self.truncated:
+            return (bytes(self._head) + tail).decode(errors="replace")
+        gap = self.total_bytes - 2 * self._half
+        head = bytes(self._head).decode(errors="replace")
+        return (
+            f"{head}\n[... {gap} bytes left out ...]\n{tail.decode(errors='replace')}"
+        )
+
+
+class Masker:
+    """Replaces secret values wherever text leaves the engine (spec 3.11).
+
+    Longer values go first, so that one that contains another is masked whole.
+    """
+
+    def __init__(self, secrets: Iterable[str]) -> None:
+        usable = {secret for secret in secrets if len(secret) >= SHORTEST_SECRET}
+        self._secrets = tuple(sorted(usable, key=lambda value: (-len(value), value)))
+
+    def __bool__(self) -> bool:
+        return bool(self._secrets)
+
+    def text(self, text: str) -> str:
+        """``text`` with every secret replaced."""
+        return functools.reduce(
+            lambda masked, secret: masked.replace(secret, MASK), self._secrets, text
+        )
+
+    def data(self, value: Json) -> Json:
+        """Plain data with every secret replaced in its strings and keys."""
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, Mapping):
+            return {self.text(key): self.data(item) for key, item in value.items()}
+        if isinstance(value, list):
+            return [self.data(item) for item in value]
+        return value
+
+    def file(self, path: Path) -> None:
+        """Mask a log file in place; its other bytes stay as they are."""
+        if not self._secrets or path.is_symlink() or not path.is_file():
+            return
+        secrets = [secret.encode() for secret in self._secrets]
+        if not _holds_any(path, secrets):
+            return
+        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".masking-")
+        with os.fdopen(descriptor, "wb") as masked, path.open("rb") as source:
+            for chunk in _overlapping_chunks(source, secrets):
+                masked.write(chunk)
+        Path(name).chmod(path.stat().st_mode & 0o777)
+        Path(name).replace(path)
+
+    def folder(self, folder: Path) -> None:
+        """Mask every regular file below ``folder``."""
+        if not self._secrets:
+            return
+        for root, _, names in os.walk(folder):
+            for name in names:
+                self.file(Path(root, name))
+
+
+def _holds_any(path: Path, secrets: list[bytes]) -> bool:
+    keep = max(map(len, secrets)) - 1
+    rest = b""
+    with path.open("rb") as source:
+        while chunk := source.read(_CHUNK):
+            window = rest + chunk
+            if any(secret in window for secret in secrets):
+                return True
+            rest = window[-keep:] if keep else b""
+    return False
+
+
+def _overlapping_chunks(source: BinaryIO, secrets: list[bytes]) -> Iterable[bytes]:
+    """Masked chunks, each held back far enough that no secret is cut in two."""
+    keep = max(map(len, secrets)) - 1
+    rest = b""
+    while chunk := source.read(_CHUNK):
+        window = _masked(rest + chunk, secrets)
+        rest = window[len(window) - keep :] if keep else b""
+        yield window[: len(window) - len(rest)]
+    yield rest
+
+
+def _masked(data: bytes, secrets: list[bytes]) -> bytes:
+    for secret in secrets:
+        data = data.replace(secret, MASK.encode())
+    return data
