@@ -124,7 +124,7 @@ def _holds_any(path: Path, secrets: list[bytes]) -> bool:
             window = rest + chunk
             if any(secret in window for secret in secrets):
                 return True
-            rest = window[-keep:] if keep else b""
+            rest = window[-keep:]
     return False
 
 
@@ -134,8 +134,9 @@ def _overlapping_chunks(source: BinaryIO, secrets: list[bytes]) -> Iterable[byte
     rest = b""
     while chunk := source.read(_CHUNK):
         window = _masked(rest + chunk, secrets)
-        rest = window[len(window) - keep :] if keep else b""
-        yield window[: len(window) - len(rest)]
+        cut = max(0, len(window) - keep)
+        rest = window[cut:]
+        yield window[:cut]
     yield rest
 
 

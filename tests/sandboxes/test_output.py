@@ -1,0 +1,75 @@
+"""Captured output stays within bounds; secrets leave nothing behind."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from pytest_harbor.sandboxes import output
+from pytest_harbor.sandboxes.output import CappedOutput, Masker
+
+
+class TestCappedOutput:
+    def test_short_output_is_whole(self):
+        out = CappedOutput(limit=10)
+        out.write(b"hello")
+        out.write(b"12345")
+        assert (out.text(), out.truncated) == ("hello12345", False)
+
+    def test_long_output_keeps_both_ends_and_says_how_much_is_gone(self):
+        out = CappedOutput(limit=10)
+        for number in range(100):
+            out.write(b"%02d" % number)
+        assert out.truncated
+        assert out.text() == "00010\n[... 190 bytes left out ...]\n79899"
+
+    def test_a_character_cut_between_writes_survives(self):
+        out = CappedOutput()
+        for byte in "🍰".encode():
+            out.write(bytes([byte]))
+        assert out.text() == "🍰"
+
+    def test_bytes_that_are_no_text_are_replaced_but_logged_as_they_are(self):
+        log = io.BytesIO()
+        out = CappedOutput(limit=4, log=log)
+        raw = bytes(range(256))
+        out.write(raw)
+        assert log.getvalue() == raw
+        assert "�" in out.text()
+
+
+class TestMasker:
+    masker = Masker(["hunter2-token", "hunter2-token-long", "abc"])
+
+    def test_the_longest_goes_first_and_short_ones_are_left(self):
+        text = self.masker.text("a hunter2-token-long b hunter2-token c abc")
+        assert text == "a *** b *** c abc"
+
+    def test_data_is_masked_in_depth(self):
+        value = {"k hunter2-token": ["hunter2-token", 1, None, {"x": "hunter2-token"}]}
+        assert self.masker.data(value) == {"k ***": ["***", 1, None, {"x": "***"}]}
+
+    @pytest.mark.parametrize("chunk", [1, 3, 14, 1000])
+    def test_a_file_is_masked_across_chunks_other_bytes_kept(
+        self, tmp_path, monkeypatch, chunk
+    ):
+        monkeypatch.setattr(output, "_CHUNK", chunk)
+        log = tmp_path / "log"
+        log.write_bytes(b"\xff\x00hunter2-token\n" * 5 + b"end")
+        log.chmod(0o640)
+        self.masker.file(log)
+        assert log.read_bytes() == b"\xff\x00***\n" * 5 + b"end"
+        assert log.stat().st_mode & 0o777 == 0o640
+
+    def test_a_link_is_never_written_through(self, tmp_path):
+        secret = tmp_path / "real"
+        secret.write_text("hunter2-token")
+        (tmp_path / "link").symlink_to(secret)
+        self.masker.file(tmp_path / "link")
+        assert secret.read_text() == "hunter2-token"
+
+    def test_without_usable_secrets_nothing_happens(self, tmp_path):
+        masker = Masker(["", "1", "true"])
+        assert not masker
+        assert masker.text("1 true") == "1 true"
