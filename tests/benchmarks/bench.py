@@ -1,0 +1,436 @@
+"""Measures the performance budget: ratios, from interleaved rounds, as medians.
+
+::
+
+    python tests/benchmarks/bench.py                 # everything, about 15 minutes
+    python tests/benchmarks/bench.py --quick         # a tenth of it, rough
+    python tests/benchmarks/bench.py --only local docker
+
+Absolute times differ from machine to machine and with what else it does; so every measure
+is a ratio to something that is timed in the same rounds: pytest without the plugin, or a bare
+``docker run --rm --network none IMAGE true``.
+"""
+
+# ruff: noqa: T201 - a script that prints its table
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import re
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+
+from pytest_harbor import Settings, episodes, load_task, plan_episode
+from pytest_harbor.agents.registry import resolve_agent
+from pytest_harbor.sandboxes.api import EnvironmentSpec, Provider
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One row of the table. ``limit`` is an upper bound unless ``at_least``."""
+
+    name: str
+    value: float
+    limit: float
+    unit: str = "x"
+    at_least: bool = False
+    detail: str = ""
+
+    @property
+    def is_met(self) -> bool:
+        """True when the value keeps the budget."""
+        return self.value >= self.limit if self.at_least else self.value <= self.limit
+
+    def __str__(self) -> str:
+        sign = ">=" if self.at_least else "<="
+        verdict = "ok" if self.is_met else "OVER"
+        budget = f"{sign} {self.limit:g} {self.unit}"
+        value = f"{self.value:.3f} {self.unit}"
+        return f"{self.name:<52} {value:>14}  {budget:<12} {verdict:<5} {self.detail}"
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much is measured."""
+
+    rounds: int
+    folders: int
+    episodes: int
+    memory_episodes: int
+
+
+FULL = Scale(rounds=12, folders=8000, episodes=100, memory_episodes=1000)
+QUICK = Scale(rounds=3, folders=800, episodes=20, memory_episodes=60)
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """How long ``work`` takes."""
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def interleaved(rounds: int, **works: Callable[[], object]) -> dict[str, float]:
+    """Median seconds of each work; one of each per round, so load hits all alike."""
+    times: dict[str, list[float]] = {name: [] for name in works}
+    for number in range(rounds):
+        names = list(works) if number % 2 == 0 else list(reversed(works))
+        for name in names:
+            times[name].append(seconds(works[name]))
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def pytest(*arguments: str | Path, cwd: Path, codes: tuple[int, ...] = (0,)) -> str:
+    """Run pytest in a process of its own, without the caches."""
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-p",
+            "no:cacheprovider",
+            *map(str, arguments),
+        ],
+        cwd=cwd,
+        env={**os.environ, "PYTEST_ADDOPTS": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode not in codes:
+        raise SystemExit(
+            f"pytest ended with {done.returncode}:\n{done.stdout}{done.stderr}"
+        )
+    return done.stdout
+
+
+def write_task(folder: Path, *, image: str | None = None) -> Path:
+    """A one-step task that its oracle solves."""
+    (folder / "tests").mkdir(parents=True)
+    (folder / "solution").mkdir()
+    environment = f'[environment]\ndocker_image = "{image}"\n' if image else ""
+    (folder / "task.toml").write_text(
+        'schema_version = "1.4"\n[agent]\ntimeout_sec = 60\n'
+        f"[verifier]\ntimeout_sec = 60\n{environment}"
+    )
+    (folder / "instruction.md").write_text("Write ok into done.txt.\n")
+    (folder / "solution" / "solve.sh").write_text("echo ok > done.txt\n")
+    (folder / "tests" / "test.sh").write_text(
+        "test -f done.txt && echo 1 > /logs/verifier/reward.txt\n"
+    )
+    return folder
+
+
+# -- pytest ---------------------------------------------------------------------------
+
+
+def import_cost(scale: Scale, scratch: Path) -> Iterator[Measure]:
+    """What the installed plugin adds to a session that has no task."""
+    (scratch / "test_one.py").write_text("def test_one():\n    pass\n")
+    arguments = ("--collect-only", "-q", "test_one.py")
+    median = interleaved(
+        max(scale.rounds, 10) * 2,
+        without=lambda: pytest("-p", "no:harbor", *arguments, cwd=scratch),
+        installed=lambda: pytest(*arguments, cwd=scratch),
+    )
+    added = (median["installed"] - median["without"]) * 1000
+    yield Measure(
+        "plugin installed, no task collected: added",
+        added,
+        20,
+        "ms",
+        detail=f"of {median['without'] * 1000:.0f} ms",
+    )
+
+
+def collection(scale: Scale, scratch: Path) -> Iterator[Measure]:
+    """Collecting many folders, and naming one of them."""
+    tasks, files = scratch / "tasks", scratch / "files"
+    for number in range(scale.folders):
+        write_task(tasks / f"task-{number:05}")
+        folder = files / f"case_{number:05}"
+        folder.mkdir(parents=True)
+        (folder / f"test_{number:05}.py").write_text("def test_it():\n    pass\n")
+    one = f"tasks/task-{scale.folders // 2:05}"
+    quiet = ("--collect-only", "-q")
+    median = interleaved(
+        max(2, scale.rounds // 3),
+        tasks=lambda: pytest(*quiet, "tasks", cwd=scratch),
+        files=lambda: pytest(*quiet, "-p", "no:harbor", "files", cwd=scratch),
+        one=lambda: pytest(*quiet, one, cwd=scratch),
+    )
+    yield Measure(
+        f"collecting {scale.folders} task folders / Python files",
+        median["tasks"] / median["files"],
+        1.5,
+        detail=f"{median['tasks']:.1f} s / {median['files']:.1f} s",
+    )
+    yield Measure(
+        "naming one of them by path / the whole",
+        median["one"] / median["tasks"],
+        0.1,
+        detail=f"{median['one']:.2f} s",
+    )
+
+
+def workers(scale: Scale, scratch: Path) -> Iterator[Measure]:
+    """Local episodes with two workers against none; worker start-up is taken off."""
+    for number in range(scale.episodes):
+        write_task(scratch / "many" / f"task-{number:03}")
+    base = ("-q", "--harbor-sandbox", "local", "--harbor-results", scratch / "results")
+    nothing = ("-k", "nothing_is_called_this")
+    median = interleaved(
+        max(1, scale.rounds // 4),
+        idle0=lambda: pytest(*base, *nothing, "many", cwd=scratch, codes=(5,)),
+        idle2=lambda: pytest(*base, *nothing, "-n2", "many", cwd=scratch, codes=(5,)),
+        serial=lambda: pytest(*base, "many", cwd=scratch),
+        parallel=lambda: pytest(*base, "-n2", "many", cwd=scratch),
+    )
+    serial = median["serial"] - median["idle0"]
+    parallel = median["parallel"] - median["idle2"]
+    yield Measure(
+        f"{scale.episodes} local episodes, -n 2 against -n 0",
+        serial / parallel,
+        1.7,
+        at_least=True,
+        detail=f"{serial:.1f} s / {parallel:.1f} s, {os.cpu_count()} cores",
+    )
+
+
+# -- the engine -----------------------------------------------------------------------
+
+
+async def timed(work: Callable[[], Awaitable[object]]) -> float:
+    """As :func:`seconds`, for a coroutine."""
+    start = time.perf_counter()
+    await work()
+    return time.perf_counter() - start
+
+
+async def run_episode(provider: Provider, folder: Path, logs: Path) -> None:
+    """One oracle episode; it must be solved."""
+    plan = plan_episode(load_task(folder), Settings(), agent="oracle")
+    agent = resolve_agent("oracle", model=None)
+    result = await episodes.run(plan, provider, agent, logs=logs)
+    shutil.rmtree(logs, ignore_errors=True)
+    if result.reward != 1.0:
+        raise SystemExit(f"episode: {result.status}: {result.failure_reason}")
+
+
+def bare_docker(image: str) -> Callable[[], Awaitable[object]]:
+    """The yardstick: the least that a container costs."""
+    command = ["docker", "run", "--rm", "--network", "none", image, "true"]
+
+    async def run() -> None:
+        await anyio.run_process(command)
+
+    return run
+
+
+async def medians(
+    rounds: int, **works: Callable[[], Awaitable[object]]
+) -> dict[str, float]:
+    """As :func:`interleaved`, in one event loop; the first round is thrown away."""
+    times: dict[str, list[float]] = {name: [] for name in works}
+    for number in range(rounds + 1):
+        for name, work in works.items():
+            took = await timed(work)
+            if number:
+                times[name].append(took)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def local(scale: Scale, scratch: Path) -> Iterator[Measure]:
+    """The local sandbox against a bare container."""
+    from docker_images import busybox_image
+    from pytest_harbor.sandboxes.local.provider import LocalProvider
+
+    folder, image = write_task(scratch / "local"), busybox_image()
+    starts: list[float] = []
+
+    async def measure() -> dict[str, float]:
+        provider = LocalProvider()
+        found = await provider.probe()
+        if not found.available:
+            raise SystemExit(f"no local sandbox: {found.reason}")
+
+        async def start() -> None:
+            began = time.perf_counter()
+            sandbox = await provider.start(EnvironmentSpec(), name="bench", labels={})
+            starts.append(time.perf_counter() - began)
+            await sandbox.stop()
+
+        try:
+            return await medians(
+                max(scale.rounds, 10),
+                bare=bare_docker(image),
+                start=start,
+                episode=lambda: run_episode(provider, folder, scratch / "logs"),
+            )
+        finally:
+            await provider.aclose()
+
+    median = anyio.run(measure)
+    bare, start = median["bare"], statistics.median(starts[1:])
+    yield Measure(
+        "local: start / bare docker run",
+        start / bare,
+        0.05,
+        detail=f"{start * 1000:.0f} ms / {bare * 1000:.0f} ms",
+    )
+    yield Measure(
+        "local: one-turn oracle episode / bare docker run",
+        median["episode"] / bare,
+        0.15,
+        detail=f"{median['episode'] * 1000:.0f} ms",
+    )
+
+
+@contextlib.contextmanager
+def counted_requests() -> Iterator[list[str]]:
+    """Requests that the Docker SDK sends while the context is open."""
+    import requests
+
+    sent: list[str] = []
+    original = requests.Session.send
+
+    def send(self, request, **options):
+        sent.append(f"{request.method} {request.path_url.partition('?')[0]}")
+        return original(self, request, **options)
+
+    requests.Session.send = send  # type: ignore[method-assign]
+    try:
+        yield sent
+    finally:
+        requests.Session.send = original  # type: ignore[method-assign]
+
+
+def docker(scale: Scale, scratch: Path) -> Iterator[Measure]:
+    """An episode in a container against a bare container, and its requests."""
+    from docker_images import busybox_image
+    from pytest_harbor.sandboxes.docker.provider import DockerProvider
+
+    image = busybox_image()
+    folder = write_task(scratch / "docker", image=image)
+
+    async def measure() -> tuple[dict[str, float], int]:
+        provider = DockerProvider()
+        found = await provider.probe()
+        if not found.available:
+            raise SystemExit(f"no Docker: {found.reason}")
+
+        def episode() -> Awaitable[None]:
+            return run_episode(provider, folder, scratch / "logs")
+
+        try:
+            await episode()
+            with counted_requests() as sent:
+                await episode()
+                # What is removed in the background belongs to the episode too.
+                await anyio.sleep(1)
+            median = await medians(
+                max(scale.rounds, 10), bare=bare_docker(image), episode=episode
+            )
+        finally:
+            await provider.aclose()
+        for request in sent:
+            print("  ", re.sub(r"[0-9a-f]{64}", "<id>", request), file=sys.stderr)
+        return median, len(sent)
+
+    median, requests_sent = anyio.run(measure)
+    yield Measure(
+        "docker: one-turn oracle episode / bare docker run",
+        median["episode"] / median["bare"],
+        1.6,
+        detail=f"{median['episode'] * 1000:.0f} ms / {median['bare'] * 1000:.0f} ms",
+    )
+    yield Measure(
+        "docker: API requests per episode, known image", requests_sent, 12, "req"
+    )
+
+
+def resident_kib() -> int:
+    """Memory of this process that is in RAM now."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize() // 1024
+
+
+def memory(scale: Scale, scratch: Path) -> Iterator[Measure]:
+    """Growth per local episode, between the end of the first fifth and the end."""
+    from pytest_harbor.sandboxes.local.provider import LocalProvider
+
+    folder = write_task(scratch / "memory")
+    warm_up = max(10, scale.memory_episodes // 5)
+
+    async def measure() -> tuple[int, int]:
+        provider = LocalProvider()
+        before = 0
+        try:
+            for number in range(scale.memory_episodes):
+                if number == warm_up:
+                    before = resident_kib()
+                await run_episode(provider, folder, scratch / "logs")
+            return before, resident_kib()
+        finally:
+            await provider.aclose()
+
+    before, after = anyio.run(measure)
+    growth = (after - before) / (scale.memory_episodes - warm_up)
+    yield Measure(
+        f"memory: growth per episode, {scale.memory_episodes} local episodes",
+        growth,
+        1.0,  # flat: below what a single leaked list of paths would take
+        "KiB",
+        detail=f"{before // 1024} MiB, then {after // 1024} MiB",
+    )
+
+
+BENCHMARKS = {
+    "import": import_cost,
+    "collection": collection,
+    "local": local,
+    "docker": docker,
+    "workers": workers,
+    "memory": memory,
+}
+
+
+def main() -> int:
+    """Print the table; exit code 1 when a budget is not kept."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="fewer and smaller rounds")
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        choices=BENCHMARKS,
+        default=list(BENCHMARKS),
+        metavar="NAME",
+        help=f"some of: {', '.join(BENCHMARKS)}",
+    )
+    options = parser.parse_args()
+    scale = QUICK if options.quick else FULL
+
+    measures = []
+    for name in options.only:
+        with tempfile.TemporaryDirectory(prefix="pytest-harbor-bench-") as scratch:
+            for measure in BENCHMARKS[name](scale, Path(scratch)):
+                print(measure, flush=True)
+                measures.append(measure)
+    return 0 if all(measure.is_met for measure in measures) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,94 @@
+"""examples/local: sound tasks that need nothing but Python and bash."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+TASKS = sorted(p.parent.name for p in ROOT.glob("examples/local/*/task.toml"))
+STEPS = ["01-batter", "02-oven", "03-frosting"]
+
+
+def records(run):
+    return {
+        (record["task_id"], record["agent"]): record
+        for path in run.results.glob("*/rollouts.jsonl")
+        if not path.parent.is_symlink()
+        for record in map(json.loads, path.read_text().splitlines())
+    }
+
+
+def test_the_examples_are_sound(run_pytest):
+    """The reference solution passes every one, and doing nothing passes none."""
+    run = run_pytest("examples/local", "--harbor-validate", "-n", "2")
+    assert run.code == 0, run.output
+
+    found = records(run)
+    assert set(found) == {(t, agent) for t in TASKS for agent in ("oracle", "nop")}
+    threshold = {"wedding-seating": 0.85}
+    for (task, agent), record in found.items():
+        reached = record["reward"] >= threshold.get(task, 1.0) - 1e-9
+        assert reached is (agent == "oracle"), (task, agent, record["reward"])
+        assert record["mask_sample"] is False
+
+
+def test_the_first_command_of_the_readme(run_pytest):
+    run = run_pytest("examples/local", "-p", "no:xdist")
+    assert run.code == 0, run.output
+    assert set(run.cases) >= {f"{task}[oracle]" for task in TASKS}
+
+    seating = run.properties("wedding-seating[oracle]")
+    assert seating["harbor.task"] == "wedding-seating"
+    assert seating["harbor.agent"] == "oracle"
+    assert seating["harbor.sandbox"] == "local"
+    assert 0.85 < float(seating["harbor.reward"]) < 1
+    assert float(seating["harbor.reward.valid"]) == 1
+    assert float(seating["harbor.min_reward"]) == 0.85
+
+    sealed = run.properties("sealed-bids[oracle]")
+    assert sealed["harbor.verifier_mode"] == "separate"
+
+    cake = run.properties("bake-a-cake[oracle]")
+    for step in STEPS:
+        assert float(cake[f"harbor.turn.{step}.reward"]) == 1
+    assert "harbor.stopped_after_turn" not in cake
+    assert (ROOT / cake["harbor.logs"]).is_dir()
+
+
+def test_the_cake_stops_at_its_first_gate(run_pytest):
+    """Doing nothing: the first step fails, the others are not run."""
+    run = run_pytest("examples/local/bake-a-cake", "--harbor-agent", "nop")
+    assert run.code == 1, run.output
+    properties = run.properties("bake-a-cake[nop]")
+    assert properties["harbor.stopped_after_turn"] == "01-batter"
+    assert float(properties["harbor.reward"]) == 0
+    [failure] = run.cases["bake-a-cake[nop]"].iter("failure")
+    assert failure.get("message").startswith(
+        "reward 0.00 < 1.00: step 01-batter missed min_reward (0.00 < 1.00)"
+    )
+
+
+def test_what_the_agent_of_night_shift_leaves(run_pytest):
+    run = run_pytest("examples/local/night-shift")
+    assert run.code == 0, run.output
+    [record] = records(run).values()
+    [manifest] = run.results.glob("*/**/artifacts/manifest.json")
+    kept = manifest.parent
+    assert (kept / "app/report.md").read_text().startswith("# Night shift\n")
+    assert (kept / "evidence/oven-3.log").is_file()
+    assert not (kept / "evidence/scratch.tmp").exists()
+    assert record["turns"][0]["reward"] == 1
+    entries = json.loads(manifest.read_text())
+    assert {entry["origin"] for entry in entries} == {"convention", "task"}
+    assert {entry["status"] for entry in entries} == {"ok"}
+    listings = list(kept.glob("**/listing.txt"))
+    assert len(listings) == 1
+    assert "report.md" in listings[0].read_text()
+
+
+def test_the_country_of_the_parcels_comes_from_the_host(run_pytest, tmp_path):
+    """Through ``env``: the variable is not set here, so the default is taken."""
+    run = run_pytest("examples/local/parcel-labels", "--harbor-keep", "never")
+    assert run.code == 0, run.output
+    assert run.properties("parcel-labels[oracle]")["harbor.reward"].startswith("1")

@@ -1,0 +1,103 @@
+"""docs/ names every option, ini key, fixture, hook and failure kind, and no other."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import pytest_harbor
+from pytest_harbor import errors
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+OPTION = r"(--harbor-[a-z-]*[a-z])"
+FIXTURES = {
+    "harbor_agent",
+    "harbor_episode",
+    "harbor_provider",
+    "harbor_sandbox",
+    "harbor_sandbox_factory",
+    "harbor_settings",
+    "harbor_task",
+}
+
+
+def words(page: str, pattern: str) -> set[str]:
+    return set(re.findall(pattern, (DOCS / page).read_text()))
+
+
+@pytest.fixture(scope="module")
+def parser(request):
+    """pytest's parser after the plugin registered itself."""
+    return request.config._parser
+
+
+def registered_options(parser) -> set[str]:
+    options = parser._anonymous.options + [
+        option for group in parser._groups for option in group.options
+    ]
+    names = {name for option in options for name in option.names()}
+    return {name for name in names if name.startswith("--harbor-")}
+
+
+def registered_ini_keys(parser) -> set[str]:
+    return {name for name in parser._inidict if name.startswith("harbor_")}
+
+
+def test_options(parser):
+    options = registered_options(parser)
+    assert options
+    assert words("options.md", OPTION) == options
+
+
+def test_ini_keys(parser):
+    keys = registered_ini_keys(parser)
+    assert words("options.md", r"`(harbor_[a-z_]+)`") == keys
+
+
+def test_every_option_has_an_ini_twin(parser):
+    twins = {o.removeprefix("--").replace("-", "_") for o in registered_options(parser)}
+    assert twins <= registered_ini_keys(parser)
+
+
+@pytest.mark.parametrize("page", sorted(p.name for p in DOCS.glob("*.md")))
+def test_pages_name_only_what_exists(parser, page):
+    assert words(page, OPTION) <= registered_options(parser)
+    keys = words(page, r"(?<![a-z_])(harbor_[a-z_]+)") - FIXTURES
+    assert keys <= registered_ini_keys(parser)
+
+
+def test_fixtures(request):
+    manager = request.session._fixturemanager
+    defined = {
+        name
+        for name, definitions in manager._arg2fixturedefs.items()
+        if name.startswith("harbor_")
+        and any("pytest_harbor" in d.func.__module__ for d in definitions)
+    }
+    assert defined == FIXTURES
+    assert words("fixtures-and-hooks.md", r"\| `(harbor_[a-z_]+)` \|") == FIXTURES
+
+
+def test_hooks():
+    from pytest_harbor import hookspecs
+
+    specified = {name for name in vars(hookspecs) if name.startswith("pytest_harbor_")}
+    documented = words("fixtures-and-hooks.md", r"\| `(pytest_harbor_[a-z_]+)` \|")
+    assert documented == specified
+
+
+def test_failure_kinds():
+    kinds = {
+        value
+        for name, value in vars(errors).items()
+        if name.isupper() and isinstance(value, str)
+    }
+    documented = words("outcomes.md", r"`([a-z_]+(?::[a-z_]+)?)`")
+    assert sorted(kinds - documented) == []
+
+
+def test_changelog_has_this_version():
+    assert f"## [{pytest_harbor.__version__}]" in (ROOT / "CHANGELOG.md").read_text()
