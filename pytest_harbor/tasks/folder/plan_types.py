@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+from pytest_harbor.errors import Problem
+
 VerifierMode: TypeAlias = Literal["shared", "separate"]
 Origin: TypeAlias = Literal["convention", "task", "step"]
 RewardStrategy: TypeAlias = Literal["mean", "final"]
@@ -167,6 +169,17 @@ class EpisodePlan:
     verifier_grace_seconds: float = 60.0
     force_build: bool = False
     warnings: tuple[str, ...] = ()
+    refusals: tuple[Problem, ...] = ()
+    """Why it is refused at seed, whatever the provider (spec 19.6); see ``seed``."""
+
+    @property
+    def needs_container(self) -> bool:
+        """True when the agent's sandbox or a verifier's is a container."""
+        return self.environment.needs_container or any(
+            turn.verifier.environment is not None
+            and turn.verifier.environment.needs_container
+            for turn in self.turns
+        )
 
     @property
     def episode_id(self) -> str:

@@ -23,6 +23,8 @@ class StepFiles:
     tests: Path | None
     solution: Path | None
     trajectory: Path | None
+    has_solve_script: bool = False
+    """True when the step's own ``solution/`` has a ``solve.sh``."""
 
     @property
     def name(self) -> str:
@@ -52,6 +54,18 @@ class Task:
     """One line each, with file and key."""
     excluded: Mapping[str, frozenset[str]]
     """Per input folder (``tests``, ``steps/a/solution``): paths that ``.harborignore`` drops."""
+    has_test_script: bool = False
+    """True when the task's ``tests/`` has a ``test.sh``."""
+    has_tests_dockerfile: bool = False
+    """True when ``tests/`` has a ``Dockerfile`` for the verifier's sandbox."""
+    has_solve_script: bool = False
+    """True when the task's ``solution/`` has a ``solve.sh``."""
+    answer: str | None = None
+    """Text of ``solution/answer.md`` where there is no ``solve.sh`` (spec 13)."""
+    has_dockerfile: bool = False
+    """True when ``environment/Dockerfile`` exists."""
+    compose_file: Path | None = None
+    """``environment/docker-compose.yaml``; the ``.yml`` spelling is task data."""
 
     @property
     def is_multi_step(self) -> bool:

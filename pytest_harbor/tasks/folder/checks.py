@@ -1,0 +1,397 @@
+"""The refusals at load that need more than one key or file (spec 19.6)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+
+from pytest_harbor.tasks.folder.artifact_paths import protected_by
+from pytest_harbor.tasks.folder.compose_services import service_names
+from pytest_harbor.tasks.folder.dataset import Dataset
+from pytest_harbor.tasks.folder.findings import Findings
+from pytest_harbor.tasks.folder.inputs import Input
+from pytest_harbor.tasks.folder.layout import (
+    COMPOSE_FILE,
+    DOCKERFILE,
+    PYTHON_VERIFIER,
+    SOLVE_SCRIPT,
+    TEST_SCRIPT,
+    TRAJECTORY,
+    Layout,
+    StepLayout,
+)
+from pytest_harbor.tasks.folder.model import (
+    MAIN_SERVICE,
+    ArtifactConfig,
+    EnvironmentConfig,
+    StepConfig,
+    TaskConfig,
+    VerifierConfig,
+)
+from pytest_harbor.tasks.folder.modes import (
+    builds_from_tests,
+    declared_mode,
+    verifier_environment,
+)
+from pytest_harbor.tasks.folder.names import folded, is_label
+
+TOML = "task.toml"
+
+
+def check_layout(
+    config: TaskConfig,
+    layout: Layout,
+    dataset: Dataset | None,
+    found: Findings,
+    *,
+    is_multi_step: bool,
+) -> None:
+    """Refuse what a folder lacks: X02, X03, X04's clear case, X07 to X10."""
+    if is_multi_step:
+        _check_step_names(config, found)
+        for step in config.steps:
+            _check_step_folder(step, layout, dataset, found)
+        for name in layout.other_steps:
+            found.warn(f"steps/{name}/: no [[steps]] table names it, so it is not run")
+    else:
+        _check_single_step(config, layout, dataset, found)
+
+    for name, entry, script in _scripts(layout):
+        if entry is not None and script in entry.files and not entry.has(script):
+            found.problem(f"{name}/.harborignore", f"must not leave out {script}")
+    if (
+        layout.has_root_dockerfile
+        and layout.environment is None
+        and not config.environment.docker_image
+    ):
+        found.problem(
+            DOCKERFILE,
+            "lies at the task's root, where nothing reads it: move it, with the files"
+            " it copies, to environment/",
+            "X04",
+        )
+
+
+def _check_single_step(
+    config: TaskConfig, layout: Layout, dataset: Dataset | None, found: Findings
+) -> None:
+    if layout.instruction is None:
+        found.problem(
+            "instruction.md", "is missing; write down what the agent is to do", "X02"
+        )
+    has_verifier = layout.tests is not None and (
+        TEST_SCRIPT in layout.tests.files or layout.tests.has(PYTHON_VERIFIER)
+    )
+    if not (
+        has_verifier
+        or (dataset is not None and dataset.verifier_py is not None)
+        or _image_brings_tests(config, layout)
+    ):
+        found.problem("tests/test.sh", "no verifier: add tests/test.sh", "X03")
+    if layout.has_root_trajectory:
+        found.warn(f"{TRAJECTORY}: is not given to the agent; it is ignored")
+
+
+def _image_brings_tests(config: TaskConfig, layout: Layout) -> bool:
+    if declared_mode(config, None) != "separate":
+        return False
+    environment = verifier_environment(config, None)
+    return bool(environment.is_own and environment.config.docker_image) or (
+        builds_from_tests(
+            config, None, has_tests_dockerfile=has_tests_dockerfile(layout)
+        )
+    )
+
+
+def has_tests_dockerfile(layout: Layout) -> bool:
+    """True when ``tests/`` can be built into the verifier's sandbox."""
+    return layout.tests is not None and layout.tests.has(DOCKERFILE)
+
+
+def _check_step_names(config: TaskConfig, found: Findings) -> None:
+    used: set[str] = set()
+    for step in config.steps:
+        if folded(step.name) in used:
+            found.problem(
+                f"{TOML}: [[steps]].name",
+                f"step name '{step.name}' is used twice"
+                " (upper and lower case count as the same); rename one",
+                "X10",
+            )
+        used.add(folded(step.name))
+
+
+def _check_step_folder(
+    step: StepConfig, layout: Layout, dataset: Dataset | None, found: Findings
+) -> None:
+    name, files = step.name, layout.steps[step.name]
+    if not files.exists:
+        found.problem(
+            f"{TOML}: step '{name}'",
+            f"folder steps/{name}/ is missing; a step's folder has the step's name",
+            "X07",
+        )
+        return
+    if files.instruction is None:
+        found.problem(
+            f"steps/{name}/instruction.md",
+            f"step '{name}': instruction.md is missing;"
+            " write down what the agent is to do",
+            "X08",
+        )
+    if not any(_has_file(entry, TEST_SCRIPT) for entry in (files.tests, layout.tests)):
+        python = any(
+            _has_file(entry, PYTHON_VERIFIER) for entry in (files.tests, layout.tests)
+        ) or (dataset is not None and dataset.verifier_py is not None)
+        found.problem(
+            f"steps/{name}/tests/test.sh",
+            f"step '{name}': no test.sh in steps/{name}/tests/ or tests/; add one"
+            + (" (Python verifiers are single-step only)" if python else ""),
+            "X09",
+        )
+
+
+def _has_file(entry: Input | None, name: str) -> bool:
+    return entry is not None and name in entry.files
+
+
+def _scripts(layout: Layout) -> Iterator[tuple[str, Input | None, str]]:
+    yield "tests", layout.tests, TEST_SCRIPT
+    yield "solution", layout.solution, SOLVE_SCRIPT
+    for name, step in layout.steps.items():
+        yield f"steps/{name}/tests", step.tests, TEST_SCRIPT
+        yield f"steps/{name}/solution", step.solution, SOLVE_SCRIPT
+
+
+def check_config(config: TaskConfig, layout: Layout, found: Findings) -> None:
+    """Refuse keys that contradict each other, the folder, or this runner."""
+    _check_label(config, found)
+    _check_supported(config, found)
+    _check_mode_conflicts(config, found)
+    _check_networks(config, found)
+    _check_separate(config, layout, found)
+    _check_services(config, layout, found)
+    _check_protected(config, found)
+    if config.environment.docker_image and layout.has_dockerfile:
+        found.note(
+            f"{TOML}: [environment].docker_image is used, environment/Dockerfile is not"
+        )
+
+
+def _check_label(config: TaskConfig, found: Findings) -> None:
+    if config.task is None:
+        return
+    if config.task.name is None:
+        found.warn(f"{TOML}: [task].name is missing (org/name)")
+    elif not is_label(config.task.name):
+        found.warn(f"{TOML}: [task].name: '{config.task.name}' is not org/name")
+
+
+def _environments(config: TaskConfig) -> Iterator[tuple[str, EnvironmentConfig]]:
+    yield "[environment]", config.environment
+    if config.verifier.environment is not None:
+        yield "[verifier.environment]", config.verifier.environment
+    for step in config.steps:
+        if step.verifier.environment is not None:
+            yield (
+                f"step '{step.name}': [steps.verifier.environment]",
+                step.verifier.environment,
+            )
+
+
+def _check_supported(config: TaskConfig, found: Findings) -> None:
+    for table, environment in _environments(config):
+        unsupported = {
+            'os = "windows"': environment.os == "windows",
+            "gpus": bool(environment.gpus),
+            "tpu": environment.tpu is not None,
+        }
+        for key in filter(unsupported.__getitem__, unsupported):
+            found.problem(
+                f"{TOML}: {table}.{key.split()[0]}",
+                f"{key} is not supported by this runner",
+                "X28",
+            )
+    for label, verifier in _verifiers(config):
+        if verifier.inputs is not None:
+            found.problem(
+                f"{TOML}: {label}.inputs",
+                "sidecar inputs are not supported; remove it",
+                "X28",
+            )
+
+
+def _verifiers(config: TaskConfig) -> Iterator[tuple[str, VerifierConfig]]:
+    yield "[verifier]", config.verifier
+    for step in config.steps:
+        yield f"step '{step.name}': [steps.verifier]", step.verifier
+
+
+def _check_mode_conflicts(config: TaskConfig, found: Findings) -> None:
+    for label, verifier in _verifiers(config):
+        if verifier.environment_mode == "shared" and verifier.environment is not None:
+            is_task = label == "[verifier]"
+            table = (
+                "[verifier.environment]" if is_task else "[steps.verifier.environment]"
+            )
+            found.problem(
+                f"{TOML}: {label if is_task else label.split(': ')[0]}",
+                f'environment_mode = "shared" conflicts with {table}; remove one',
+                "X13" if is_task else "X12",
+            )
+
+
+def _check_networks(config: TaskConfig, found: Findings) -> None:
+    shared = [
+        step.name for step in config.steps if declared_mode(config, step) == "shared"
+    ]
+    if config.verifier.restricts_network and shared:
+        found.problem(
+            f"{TOML}: [verifier].network_mode",
+            f"[verifier] restricts the network but step '{shared[0]}' verifies in the"
+            ' agent\'s sandbox; set environment_mode = "separate"',
+            "X16",
+        )
+    for step in config.steps:
+        where = f"{TOML}: step '{step.name}'"
+        if step.agent.restricts_network:
+            found.problem(
+                where,
+                "network settings on [steps.agent] are not supported;"
+                " set them in [environment]",
+                "X14",
+            )
+        environment = step.verifier.environment
+        for table, restricts in (
+            ("[steps.verifier]", step.verifier.restricts_network),
+            (
+                "[steps.verifier.environment]",
+                environment is not None and environment.restricts_network,
+            ),
+        ):
+            if restricts:
+                found.problem(
+                    where,
+                    f"network settings on {table} are not supported;"
+                    " set them in [verifier.environment]",
+                    "X15",
+                )
+
+
+def _check_separate(config: TaskConfig, layout: Layout, found: Findings) -> None:
+    steps: tuple[StepConfig | None, ...] = config.steps or (None,)
+    refused: set[str] = set()
+    for step in steps:
+        if declared_mode(config, step) != "separate":
+            continue
+        files = layout.steps[step.name] if step is not None else None
+        if step is not None and files is not None:
+            if text := own_tests_problem(config, step, files.tests is not None):
+                found.problem(f"{TOML}: step '{step.name}'", text, "X11")
+                continue
+        if (table := _without_image(config, step, layout)) and table not in refused:
+            refused.add(table)
+            found.problem(
+                f"{TOML}: {table}",
+                "separate verification needs an image: set docker_image in it",
+                "X24",
+            )
+
+
+def own_tests_problem(
+    config: TaskConfig, step: StepConfig, has_own_tests: bool
+) -> str | None:
+    """Why a step that verifies separately cannot have tests of its own (X11)."""
+    if has_own_tests and not verifier_environment(config, step).config.docker_image:
+        return (
+            f"step '{step.name}' verifies separately with its own tests/;"
+            " set docker_image in its verifier environment"
+        )
+    return None
+
+
+def _without_image(
+    config: TaskConfig, step: StepConfig | None, layout: Layout
+) -> str | None:
+    """The table that should have named the verifier's image (X24), or ``None``.
+
+    A copy of ``[environment]`` has what the task has. A table of its own needs an
+    image only where the task runs in containers at all: the local sandbox has none.
+    """
+    environment = verifier_environment(config, step)
+    if not environment.is_own or environment.config.docker_image:
+        return None
+    in_containers = (
+        config.environment.docker_image
+        or layout.has_dockerfile
+        or layout.compose_file is not None
+    )
+    if not in_containers or builds_from_tests(
+        config, step, has_tests_dockerfile=has_tests_dockerfile(layout)
+    ):
+        return None
+    return environment.table
+
+
+def _check_services(config: TaskConfig, layout: Layout, found: Findings) -> None:
+    """Refuse sidecars that the Compose file does not define (X26)."""
+    named = {
+        entry.service: where
+        for where, entry in chain(_artifacts(config), _hooks(config))
+        if entry.service != MAIN_SERVICE
+    }
+    if not named:
+        return
+    defined: frozenset[str] | None = frozenset()
+    if layout.compose_file is not None:
+        text = layout.compose_file.read_text(encoding="utf-8", errors="replace")
+        defined = service_names(text)
+    if defined is None:
+        return
+    for service, where in named.items():
+        if service not in defined:
+            found.problem(
+                f"{TOML}: {where}",
+                f"service '{service}' is not defined in environment/{COMPOSE_FILE}",
+                "X26",
+            )
+
+
+def _artifacts(config: TaskConfig) -> Iterator[tuple[str, ArtifactConfig]]:
+    yield from (("artifacts", entry) for entry in config.artifacts)
+    for step in config.steps:
+        yield from ((f"step '{step.name}': artifacts", e) for e in step.artifacts)
+
+
+def _hooks(config: TaskConfig) -> Iterator[tuple[str, object]]:
+    yield from (("[[verifier.collect]]", hook) for hook in config.verifier.collect)
+    for step in config.steps:
+        where = f"step '{step.name}': [[steps.verifier.collect]]"
+        yield from ((where, hook) for hook in step.verifier.collect)
+
+
+def _check_protected(config: TaskConfig, found: Findings) -> None:
+    """Refuse artifacts that overlap the runner's own folders (spec 7, Q10)."""
+    steps: tuple[StepConfig | None, ...] = config.steps or (None,)
+    separate = [step for step in steps if declared_mode(config, step) == "separate"]
+    for where, entry in _artifacts(config):
+        folder = overlap(config, entry)
+        if folder is None:
+            continue
+        text = f"{entry.source}: overlaps {folder}, which belongs to the runner"
+        step_name = where.split("'")[1] if where.startswith("step") else None
+        if any(step is None or step_name in (None, step.name) for step in separate):
+            found.problem(
+                f"{TOML}: {where}",
+                f"{text}; a separate verifier cannot take it, collect another path",
+                "X19",
+            )
+        else:
+            found.warn(f"{TOML}: {where}: {text}")
+
+
+def overlap(config: TaskConfig, entry: ArtifactConfig) -> str | None:
+    """The runner's folder that a collected path of ``main`` overlaps, if any."""
+    if entry.service != MAIN_SERVICE:
+        return None
+    return protected_by(entry.source, config.environment.workdir)

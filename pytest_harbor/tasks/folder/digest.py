@@ -1,0 +1,81 @@
+"""The digest of a task: its folder's content and the dataset settings applied to it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pytest_harbor.tasks.folder.task import Task
+
+# Left behind by tools that only looked at the folder; never part of a task.
+IGNORED = frozenset({"__pycache__", ".DS_Store"})
+CHUNK_BYTES = 1024 * 1024
+
+
+def task_digest(task: Task) -> str:
+    """The SHA-256 of everything that decides what the task is, in hexadecimal.
+
+    Names, contents, executable bits and link targets of the folder, and what the
+    dataset adds: timeout multiplier, overrides, the shared verifier. Times, owners and
+    other mode bits do not count, so that a fresh checkout has the same digest.
+    Unlike the load it reads every file.
+    """
+    whole = hashlib.sha256()
+    folder = str(task.folder)
+    for name, path in _members(folder, ""):
+        _add(whole, name, path)
+    if task.dataset is not None:
+        settings = {
+            "timeout_multiplier": task.dataset.timeout_multiplier,
+            "environment": task.dataset.overrides.get(task.id, {}),
+        }
+        text = json.dumps(settings, sort_keys=True, default=str)
+        whole.update(f"dataset\0{text}\0".encode())
+        verifier = task.verifier_py
+        if verifier is not None and verifier == task.dataset.verifier_py:
+            whole.update(b"verifier\0" + _file_hash(str(verifier)))
+    return whole.hexdigest()
+
+
+def _members(folder: str, prefix: str) -> Iterator[tuple[str, str]]:
+    with os.scandir(folder) as scanned:
+        entries = sorted(scanned, key=lambda entry: entry.name)
+    for entry in entries:
+        if entry.name in IGNORED:
+            continue
+        name = prefix + entry.name
+        yield name, entry.path
+        if entry.is_dir(follow_symlinks=False):
+            yield from _members(entry.path, f"{name}/")
+
+
+def _add(whole: hashlib._Hash, name: str, path: str) -> None:
+    mode = os.lstat(path).st_mode
+    if stat.S_ISLNK(mode):
+        kind, content = b"link", os.fsencode(os.readlink(path))
+    elif stat.S_ISDIR(mode):
+        kind, content = b"folder", b""
+    elif stat.S_ISREG(mode):
+        kind = b"program" if mode & stat.S_IXUSR else b"file"
+        content = _file_hash(path)
+    else:
+        kind, content = b"special", b""
+    # Lengths keep one member's end from reading as the next one's start.
+    encoded = os.fsencode(name)
+    whole.update(b"%s %d %d\0" % (kind, len(encoded), len(content)))
+    whole.update(encoded)
+    whole.update(content)
+
+
+def _file_hash(path: str | Path) -> bytes:
+    digest = hashlib.sha256()
+    with open(path, "rb", buffering=0) as file:  # noqa: PTH123  many small files
+        while chunk := file.read(CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.digest()

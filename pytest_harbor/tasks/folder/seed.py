@@ -1,0 +1,105 @@
+"""Refusals at seed: what the provider, the agent or the host lacks (spec 19.6)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from pytest_harbor.errors import Problem
+from pytest_harbor.tasks.folder.plan_types import EpisodePlan, User
+from pytest_harbor.tasks.folder.templates import resolve
+
+TOML = "task.toml"
+
+
+def seed_problems(
+    plan: EpisodePlan,
+    *,
+    groups: bool,
+    can_continue: bool,
+    environ: Mapping[str, str],
+) -> tuple[Problem, ...]:
+    """Every reason to refuse the episode before its sandbox starts.
+
+    ``groups``: the provider runs commands as ``name:group``. ``can_continue``: the
+    agent keeps its conversation from turn to turn. ``environ``: the host's environment,
+    for ``${VAR}`` templates. What the plan refuses by itself is in it (X11, X24, X31,
+    X34, X35); X36 is the provider's own ``check``, and X04 is :func:`no_container`.
+    """
+    return (
+        *plan.refusals,
+        *(() if groups else _group_users(plan)),
+        *_continuation(plan, can_continue=can_continue),
+        *unset_variables(plan, environ),
+    )
+
+
+def no_container(plan: EpisodePlan) -> Problem | None:
+    """Why a provider that runs containers cannot run it (X04), or ``None``.
+
+    Not a refusal at load: the local sandbox needs neither image nor
+    ``environment/`` (Q17).
+    """
+    if plan.environment.needs_container:
+        return None
+    return Problem(
+        f"{TOML}: [environment]",
+        "no environment: set [environment].docker_image or add"
+        " environment/Dockerfile; the local sandbox needs neither",
+        "X04",
+    )
+
+
+def _group_users(plan: EpisodePlan) -> Iterator[Problem]:
+    seen: set[User] = set()
+    for turn in plan.turns:
+        for table, user in (
+            ("agent", turn.agent_user),
+            ("verifier", turn.verifier.user),
+        ):
+            if isinstance(user, str) and ":" in user and user not in seen:
+                seen.add(user)
+                step = f"step '{turn.name}': " if plan.is_multi_step else ""
+                yield Problem(
+                    f"{TOML}: {step}[{table}].user",
+                    f"user '{user}' names a group; only Docker supports that",
+                    "X32",
+                )
+
+
+def _continuation(plan: EpisodePlan, *, can_continue: bool) -> Iterator[Problem]:
+    if plan.turn_sessions == "continue" and plan.is_multi_step and not can_continue:
+        yield Problem(
+            "",
+            f"agent '{plan.agent}' cannot continue a session; use turn_sessions: fresh",
+            "X33",
+        )
+
+
+def unset_variables(plan: EpisodePlan, environ: Mapping[str, str]) -> Iterator[Problem]:
+    """Each ``${VAR}`` without a value, once per table (X37).
+
+    ``[solution].env`` matters to the oracle alone.
+    """
+    tables: list[tuple[Mapping[str, str], str]] = [
+        (plan.environment.env, f"{plan.environment.table}.env")
+    ]
+    if plan.agent == "oracle":
+        tables.append((plan.solution_env, "[solution].env"))
+    for turn in plan.turns:
+        label = f"step '{turn.name}': " if plan.is_multi_step else ""
+        tables.append((turn.verifier.env, f"{label}[verifier].env"))
+        environment = turn.verifier.environment
+        if environment is not None:
+            tables.append((environment.env, f"{environment.table}.env"))
+
+    missing = {
+        entry: None
+        for env, table in tables
+        for entry in resolve(env, table, environ).missing
+    }
+    for variable, table in missing:
+        yield Problem(
+            f"{TOML}: {table}",
+            f"environment variable '{variable}' is not set (needed by {table})",
+            "X37",
+        )
