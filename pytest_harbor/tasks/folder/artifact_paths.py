@@ -29,24 +29,24 @@ def source_problem(source: str, *, sidecar: bool) -> str | None:
 def destination_problem(source: str, destination: str | None) -> str | None:
     """Why the artifact cannot be stored at ``destination``, or ``None``."""
     if not destination:
-        if not mirrored(source):
-            return "set a destination, because the source has no name of its own"
-        destination = mirrored(source)
-    elif "\\" in destination:
-        return f"destination '{destination}' must use forward slashes"
-    elif destination.startswith("/"):
-        return f"destination '{destination}' must be relative"
-    elif ".." in destination.split("/"):
-        return f"destination '{destination}' must not hold '..'"
-    elif "\0" in destination:
-        return "the destination holds a NUL character"
-
-    place = posixpath.normpath(destination)
-    if place == ".":
-        return f"destination '{destination}' is empty"
-    if place == MANIFEST:
-        return f"destination '{MANIFEST}' is the name of the list of artifacts"
-    return None
+        place = mirrored(source)
+        bad = {"set a destination, the source has no name of its own": not place}
+    else:
+        place = posixpath.normpath(destination)
+        bad = {
+            f"destination '{destination}' must use forward slashes": "\\"
+            in destination,
+            f"destination '{destination}' must be relative": destination[0] == "/",
+            f"destination '{destination}' must not hold '..'": (
+                ".." in destination.split("/")
+            ),
+            "the destination holds a NUL character": "\0" in destination,
+            f"destination '{destination}' is empty": place == ".",
+        }
+    bad[f"destination '{MANIFEST}' is the name of the list of artifacts"] = (
+        place == MANIFEST
+    )
+    return next((problem for problem, applies in bad.items() if applies), None)
 
 
 def mirrored(source: str) -> str:

@@ -18,11 +18,11 @@ from pytest_harbor.tasks.folder.layout import (
     TEST_SCRIPT,
     TRAJECTORY,
     Layout,
-    StepLayout,
 )
 from pytest_harbor.tasks.folder.model import (
     MAIN_SERVICE,
     ArtifactConfig,
+    CollectHookConfig,
     EnvironmentConfig,
     StepConfig,
     TaskConfig,
@@ -284,9 +284,9 @@ def _check_separate(config: TaskConfig, layout: Layout, found: Findings) -> None
     for step in steps:
         if declared_mode(config, step) != "separate":
             continue
-        files = layout.steps[step.name] if step is not None else None
-        if step is not None and files is not None:
-            if text := own_tests_problem(config, step, files.tests is not None):
+        if step is not None:
+            has_own_tests = layout.steps[step.name].tests is not None
+            if text := own_tests_problem(config, step, has_own_tests):
                 found.problem(f"{TOML}: step '{step.name}'", text, "X11")
                 continue
         if (table := _without_image(config, step, layout)) and table not in refused:
@@ -335,11 +335,11 @@ def _without_image(
 
 def _check_services(config: TaskConfig, layout: Layout, found: Findings) -> None:
     """Refuse sidecars that the Compose file does not define (X26)."""
-    named = {
-        entry.service: where
-        for where, entry in chain(_artifacts(config), _hooks(config))
-        if entry.service != MAIN_SERVICE
-    }
+    services = chain(
+        ((where, entry.service) for where, entry in _artifacts(config)),
+        ((where, hook.service) for where, hook in _hooks(config)),
+    )
+    named = {service: where for where, service in services if service != MAIN_SERVICE}
     if not named:
         return
     defined: frozenset[str] | None = frozenset()
@@ -363,7 +363,7 @@ def _artifacts(config: TaskConfig) -> Iterator[tuple[str, ArtifactConfig]]:
         yield from ((f"step '{step.name}': artifacts", e) for e in step.artifacts)
 
 
-def _hooks(config: TaskConfig) -> Iterator[tuple[str, object]]:
+def _hooks(config: TaskConfig) -> Iterator[tuple[str, CollectHookConfig]]:
     yield from (("[[verifier.collect]]", hook) for hook in config.verifier.collect)
     for step in config.steps:
         where = f"step '{step.name}': [[steps.verifier.collect]]"

@@ -30,13 +30,14 @@ def episode_deadline(turns: Sequence[TurnPlan], settings: Settings) -> Deadline:
 
     unlimited = [turn.name for turn in turns if turn.agent_budget_seconds is None]
     if unlimited:
+        text = (
+            f"'{unlimited[0]}' has no agent timeout_sec:"
+            f" the episode is limited to {default:g} s"
+        )
         return Deadline(
             default,
             enforced=True,
-            warnings=(
-                f"'{unlimited[0]}' has no agent timeout_sec: the episode is limited"
-                f" to {default:g} s",
-            ),
+            warnings=(text,),
         )
 
     total = sum(turn_seconds(turn, settings) for turn in turns)

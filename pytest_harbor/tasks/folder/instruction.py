@@ -8,10 +8,10 @@ CANARY = re.compile(r"\s*(<!--.*canary.*-->\s*$|#.*canary)", re.IGNORECASE)
 
 
 def instruction_text(content: bytes) -> str:
-    """The instruction without leading canary lines.
+    r"""The instruction without leading canary lines.
 
     Canary lines at the very top go, then the blank lines right after them; one
-    further down stays. A byte-order mark goes and Windows line ends become ``\\n``.
+    further down stays. A byte-order mark goes and Windows line ends become ``\n``.
 
     Raises:
         UnicodeDecodeError: the content is not UTF-8.

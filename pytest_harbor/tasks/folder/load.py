@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +40,7 @@ def load_task(
         TaskLoadError: the task cannot be run as it is, with every problem found.
     """
     found = Findings()
-    if os.path.islink(folder):
+    if folder.is_symlink():
         found.problem("", "task folder is a symbolic link; give its real path", "X05")
     raw = _read_toml(folder, found)
     if raw is None:

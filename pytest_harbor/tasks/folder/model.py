@@ -50,7 +50,7 @@ TOPOLOGY = re.compile(r"[1-9][0-9]*(x[1-9][0-9]*){1,2}")
 
 def _refusal(rule: str, text: str) -> PydanticCustomError:
     # A template with the text as its value: braces in a user's text stay what they are.
-    return PydanticCustomError(rule, "{text}", {"text": text})  # type: ignore[arg-type]
+    return PydanticCustomError(rule, "{text}", {"text": text})
 
 
 def _positive(value: float) -> float:
@@ -230,7 +230,7 @@ class MetadataConfig(Table):
 
     model_config = ConfigDict(extra="allow")
 
-    pytest_harbor: PytestHarborConfig = PytestHarborConfig()
+    pytest_harbor: PytestHarborConfig = Field(default_factory=PytestHarborConfig)
     """What the author tells this plugin."""
     difficulty: Any = None
     """By convention ``easy``, ``medium`` or ``hard``; see ``TaskConfig.difficulty``."""
@@ -424,9 +424,9 @@ class StepConfig(Table):
 
     name: Annotated[str, AfterValidator(_step_name)]
     """Folder under ``steps/``."""
-    agent: AgentConfig = AgentConfig()
+    agent: AgentConfig = Field(default_factory=AgentConfig)
     """What differs from ``[agent]``, key by key."""
-    verifier: VerifierConfig = VerifierConfig()
+    verifier: VerifierConfig = Field(default_factory=VerifierConfig)
     """What differs from ``[verifier]``."""
     healthcheck: HealthCheckConfig | None = None
     """Polled before the step's agent."""
@@ -450,15 +450,15 @@ class TaskConfig(Table):
     """Paths collected after every turn's agent."""
     task: TaskInfo | None = None
     """Package information."""
-    metadata: MetadataConfig = MetadataConfig()
+    metadata: MetadataConfig = Field(default_factory=MetadataConfig)
     """Free-form, with our own table in it."""
-    solution: SolutionConfig = SolutionConfig()
+    solution: SolutionConfig = Field(default_factory=SolutionConfig)
     """For the oracle."""
-    agent: AgentConfig = AgentConfig()
+    agent: AgentConfig = Field(default_factory=AgentConfig)
     """Agent settings of the task and of steps that have none."""
-    verifier: VerifierConfig = VerifierConfig()
+    verifier: VerifierConfig = Field(default_factory=VerifierConfig)
     """Verifier settings."""
-    environment: EnvironmentConfig = EnvironmentConfig()
+    environment: EnvironmentConfig = Field(default_factory=EnvironmentConfig)
     """The agent's sandbox."""
     steps: Annotated[tuple[StepConfig, ...], Strict(False)] = ()
     """Steps in turn order; empty: a single-step task."""

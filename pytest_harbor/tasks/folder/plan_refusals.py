@@ -20,14 +20,12 @@ def plan_refusals(
     task: Task, settings: Settings, turns: Sequence[TurnPlan], *, agent: str
 ) -> tuple[Problem, ...]:
     """Every reason to refuse the episode that needs no provider and no agent object."""
-    return tuple(
-        [
-            *_prior_trajectory(task, agent),
-            *_one_user(task, settings, turns),
-            *_start_fits(settings),
-            *_separate(task, turns),
-            *_networks(task, turns),
-        ]
+    return (
+        *_prior_trajectory(task, agent),
+        *_one_user(task, settings, turns),
+        *_start_fits(settings),
+        *_separate(task, turns),
+        *_networks(task, turns),
     )
 
 

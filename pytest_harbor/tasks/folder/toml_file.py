@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from datetime import date, datetime, time
-from typing import Any, TypeVar
+from collections.abc import Iterator
+from typing import Any, TypeAlias, TypeVar
 
 import tomli
 from pydantic import BaseModel, ValidationError
@@ -14,7 +13,7 @@ from pytest_harbor.tasks.folder.findings import Findings
 from pytest_harbor.tasks.folder.keys import key_name
 
 Model = TypeVar("Model", bound=BaseModel)
-Path = tuple[str | int, ...]
+KeyPath: TypeAlias = tuple[str | int, ...]
 
 # pydantic's error types in TOML's words.
 EXPECTED = {
@@ -60,7 +59,7 @@ def validate(
     model: type[Model],
     file: str,
     found: Findings,
-    path: Path = (),
+    path: KeyPath = (),
 ) -> Model:
     """The model of ``raw``. What is wrong goes to ``found``, and is then left out.
 
@@ -68,7 +67,7 @@ def validate(
     is dropped and counts as unset. ``path`` is where ``raw`` lies in its file.
     """
     left: Any = raw
-    reported: set[tuple[Path, str]] = set()
+    reported: set[tuple[KeyPath, str]] = set()
     for _ in range(MAX_ROUNDS):
         try:
             return model.model_validate(left)
@@ -100,38 +99,38 @@ def _copied(value: Any) -> Any:
     return value
 
 
-def _location(detail: ErrorDetails, raw: object) -> Path:
+def _location(detail: ErrorDetails, raw: Any) -> KeyPath:
     """The error's place as far as the file has it."""
     place: list[str | int] = []
     for part in detail["loc"]:
-        if isinstance(raw, dict) and part in raw:
-            raw = raw[part]
-        elif isinstance(raw, list) and isinstance(part, int) and part < len(raw):
-            raw = raw[part]
-        else:
+        if not _holds(raw, part):
             break
+        raw = raw[part]
         place.append(part)
     return tuple(place)
 
 
-def _drop(raw: Any, location: Path) -> None:
+def _drop(raw: Any, location: KeyPath) -> None:
     if not location:
         raw.clear()
         return
     *tables, key = location
     for part in tables:
-        try:
-            raw = raw[part]
-        except (KeyError, IndexError):
+        if not _holds(raw, part):
             return
-    if isinstance(raw, dict):
-        raw.pop(key, None)
-    elif isinstance(key, int) and key < len(raw):
+        raw = raw[part]
+    if _holds(raw, key):
         del raw[key]
 
 
+def _holds(value: Any, part: str | int) -> bool:
+    if isinstance(value, list):
+        return isinstance(part, int) and part < len(value)
+    return isinstance(value, dict) and part in value
+
+
 def _problem(
-    detail: ErrorDetails, location: Path, text: str, raw: object, file: str
+    detail: ErrorDetails, location: KeyPath, text: str, raw: object, file: str
 ) -> tuple[str, str, str]:
     name = key_name(location, raw) if location else ""
     if detail["type"] in ("dict_type", "model_type") and len(location) == 1:
@@ -168,18 +167,18 @@ def shown(value: object) -> str:
     """A TOML value with its type, cut to a readable length."""
     match value:
         case bool():
-            return "true" if value else "false"
+            text = "true" if value else "false"
         case str():
-            return f"the string {value[:60]!r}"
+            text = f"the string {value[:60]!r}"
         case int() | float():
-            return f"the number {value}"
-        case Mapping():
-            return "a table"
-        case list() | tuple():
-            return "an array"
-        case datetime() | date() | time():
-            return f"the date or time {value}"
-    return repr(value)[:60]
+            text = f"the number {value}"
+        case dict():
+            text = "a table"
+        case list():
+            text = "an array"
+        case _:
+            text = f"the date or time {value}"
+    return text
 
 
 def tables(value: object) -> Iterator[dict[str, Any]]:
