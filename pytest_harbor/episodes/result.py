@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from pytest_harbor.tasks.folder.plan_types import VerifierMode
+from pytest_harbor.verification.ctrf import InnerTest
 
 Phase: TypeAlias = Literal["seed", "prepare", "agent", "collect", "verify"]
 TurnStatus: TypeAlias = Literal[
@@ -19,15 +20,6 @@ TurnStatus: TypeAlias = Literal[
     "masked",  # the verifier could not start, for no fault of the agent
     "error",  # an outage or the deadline struck in this turn: ungraded
 ]
-
-
-@dataclass(frozen=True)
-class InnerTest:
-    """One test of a verifier's CTRF report."""
-
-    name: str
-    status: str
-    message: str = ""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,68 @@
+"""The sandboxes of one try of an episode: started here, and all ended here."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Sequence
+
+import anyio
+
+from pytest_harbor.agents.python_agent import describe
+from pytest_harbor.sandboxes.api import EnvironmentSpec, Provider, Sandbox
+
+TASK_LABEL = "pytest-harbor.task"
+_MAX_NAME = 40
+
+
+class SandboxSet:
+    """Starts sandboxes for one try and stops whatever is still up at its end."""
+
+    def __init__(self, provider: Provider, task_id: str, *, keeps: bool) -> None:
+        self._provider = provider
+        self._task_id = task_id
+        self._up: list[Sandbox] = []
+        self.keeps = keeps
+        """True when sandboxes may have to stay up, so that none is ended early."""
+
+    async def start(self, spec: EnvironmentSpec, role: str = "") -> Sandbox:
+        """Start one. Raises as ``Provider.start``."""
+        name = _sandbox_name(self._task_id, role)
+        sandbox = await self._provider.start(
+            spec, name=name, labels={TASK_LABEL: self._task_id}
+        )
+        self._up.append(sandbox)
+        return sandbox
+
+    async def finish(self, sandbox: Sandbox) -> None:
+        """End one that has no further use, unless it may have to be kept."""
+        if self.keeps:
+            return
+        self._up.remove(sandbox)
+        with anyio.CancelScope(shield=True):
+            await sandbox.stop()
+
+    async def stop(self) -> Sequence[str]:
+        """End all that is up, cancelled or not; returns what went wrong."""
+        problems = []
+        with anyio.CancelScope(shield=True):
+            while self._up:
+                sandbox = self._up.pop()
+                try:
+                    await sandbox.stop()
+                except Exception as error:  # noqa: BLE001 - the others must end too
+                    problems.append(
+                        f"sandbox {sandbox.id} was not removed: {describe(error)}"
+                    )
+        return problems
+
+    def keep(self) -> Sequence[str]:
+        """Leave all of them up; returns how to enter each."""
+        ways = [sandbox.how_to_enter() for sandbox in self._up]
+        self._up.clear()
+        return ways
+
+
+def _sandbox_name(task_id: str, role: str) -> str:
+    readable = re.sub(r"[^A-Za-z0-9_.-]+", "-", f"{task_id}-{role}".strip("-"))
+    return f"{readable[:_MAX_NAME].strip('-.')}-{secrets.token_hex(4)}"

@@ -1,0 +1,315 @@
+"""One turn: prepare, agent, collect, verify, decide (spec 6 and 12)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import anyio
+import anyio.to_thread
+
+from pytest_harbor.agents import oracle
+from pytest_harbor.agents.api import Agent, AgentTurn
+from pytest_harbor.agents.outcome_policy import Action
+from pytest_harbor.agents.python_agent import run_agent, set_up_agent
+from pytest_harbor.episodes.draft import TurnDraft
+from pytest_harbor.episodes.gates import gate_met
+from pytest_harbor.episodes.prepare import (
+    PreparationFailed,
+    clean_up,
+    prepare_step,
+    switch_user,
+)
+from pytest_harbor.episodes.reporter import Reporter
+from pytest_harbor.episodes.result import TurnResult
+from pytest_harbor.episodes.sandbox_set import SandboxSet
+from pytest_harbor.episodes.seed import Seed
+from pytest_harbor.errors import (
+    AGENT_TIMEOUT,
+    VERIFIER_ERROR,
+    AgentError,
+    SandboxError,
+)
+from pytest_harbor.sandboxes.api import Download, Sandbox, User
+from pytest_harbor.tasks.folder.plan_types import EpisodePlan, TurnPlan
+from pytest_harbor.verification.artifacts import (
+    FOLDER,
+    MAIN_SERVICE,
+    CollectedArtifact,
+    Placement,
+    collect,
+    place,
+)
+from pytest_harbor.verification.verifier import (
+    Verification,
+    VerifierInputs,
+    merge_logs,
+    verify,
+)
+
+COLLECT_LOG: Final = "collect.txt"
+BUDGET_SLACK_SECONDS: Final = 1.0
+"""An agent that limits its own command by the budget gets to say how that ended."""
+
+
+@dataclass
+class Stage:
+    """What the turns of one try share."""
+
+    plan: EpisodePlan
+    seed: Seed
+    agent: Agent
+    sandbox: Sandbox
+    """The agent's."""
+    sandboxes: SandboxSet
+    report: Reporter
+    logs: Path
+    """Host folder of the turns' folders."""
+    image_user: User | None
+    """The sandbox's own default user."""
+    user_in_place: User | None
+    agent_is_set_up: bool = False
+    grading_files_left: bool = False
+    """True after a turn that verified in the agent's sandbox (spec 12.1)."""
+    policy_says_retry: bool = False
+
+    def draft(self, turn: TurnPlan) -> TurnDraft:
+        """A fresh draft, and the turn's folder on the host."""
+        logs = self.logs / turn.name
+        (logs / "agent").mkdir(parents=True, exist_ok=True)
+        (logs / "verifier").mkdir(exist_ok=True)
+        return TurnDraft(turn, self.report, logs)
+
+    def is_last(self, turn: TurnPlan) -> bool:
+        """True when no turn is declared after this one."""
+        return turn.index == len(self.plan.turns) - 1
+
+
+async def run_turn(stage: Stage, draft: TurnDraft) -> TurnResult:
+    """Run one turn to its end; a failure of the turn's own is its result.
+
+    Raises:
+        SandboxError: an outage; ``draft`` holds what is known.
+    """
+    try:
+        return await _run_phases(stage, draft)
+    finally:
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(stage.seed.masker.folder, draft.logs)
+
+
+async def _run_phases(stage: Stage, draft: TurnDraft) -> TurnResult:
+    user = _agent_user(stage, draft.plan)
+    try:
+        with draft.during("prepare"):
+            await _prepare(stage, draft, user)
+    except PreparationFailed as error:
+        draft.failed(error.kind, str(error))
+        is_graded = draft.plan.index > 0
+        return draft.result("prepare_failed", reward=0.0 if is_graded else None)
+
+    with draft.during("agent"):
+        action = await _run_agent(stage, draft, user)
+    if action != "verify":
+        await _save_agent_logs(stage.sandbox, draft)
+        if action == "count_as_zero":
+            return draft.result("counted_as_zero", reward=0.0)
+        stage.policy_says_retry = action == "retry"
+        return draft.result("agent_failed")
+
+    with draft.during("collect"):
+        collected = await _collect(stage, draft)
+    with draft.during("verify"):
+        draft.verification = await _verify(stage, draft, collected)
+    return _decide(draft)
+
+
+def _agent_user(stage: Stage, turn: TurnPlan) -> User | None:
+    return stage.image_user if turn.agent_user is None else turn.agent_user
+
+
+async def _prepare(stage: Stage, draft: TurnDraft, user: User | None) -> None:
+    sandbox, turn = stage.sandbox, draft.plan
+    if stage.grading_files_left:
+        await clean_up(sandbox, draft.logs / ".incoming")
+        stage.grading_files_left = False
+    await switch_user(sandbox, user, stage.user_in_place)
+    stage.user_in_place = user
+    if isinstance(stage.agent, oracle.OracleAgent):
+        await stage.agent.place(sandbox, turn)
+        missing = oracle.shortfall(turn)
+        if missing:
+            draft.warn(missing)
+    await prepare_step(sandbox, turn, user, draft.logs / "agent")
+
+
+async def _run_agent(stage: Stage, draft: TurnDraft, user: User | None) -> Action:
+    """Run the agent within its budget; returns what its outcome does to the turn."""
+    turn = draft.plan
+    budget = turn.agent_budget_seconds
+    logs = draft.logs / "agent"
+    agent_turn = AgentTurn(
+        instruction=turn.instruction,
+        sandbox=stage.sandbox,
+        step=turn.name,
+        index=turn.index,
+        user=user,
+        budget_seconds=budget,
+        logs=logs,
+        env=stage.seed.solution_env,
+        plan=turn,
+    )
+    failure: AgentError | None = None
+    limit = None if budget is None else budget + BUDGET_SLACK_SECONDS
+    try:
+        if not stage.agent_is_set_up:
+            await set_up_agent(stage.agent, stage.sandbox, logs)
+            stage.agent_is_set_up = True
+        with anyio.move_on_after(limit) as scope:
+            draft.agent = await run_agent(stage.agent, agent_turn)
+        if scope.cancelled_caught:
+            failure = AgentError(
+                f"the agent ran out of its {budget:g} s", AGENT_TIMEOUT
+            )
+    except AgentError as error:
+        failure = error
+    if failure is None:
+        return "verify"
+    return _judge_failure(stage, draft, failure)
+
+
+def _judge_failure(stage: Stage, draft: TurnDraft, failure: AgentError) -> Action:
+    draft.agent_timed_out = failure.kind == AGENT_TIMEOUT
+    action = stage.seed.policy.action(failure.kind, failure.status)
+    if action != "verify" or not draft.agent_timed_out:
+        draft.failed(failure.kind, failure.message)
+    if action == "verify":
+        what = failure.message
+        if not draft.agent_timed_out:
+            what = f"the agent failed ({failure.kind}): {what}"
+        draft.warn(f"{what}; its work is graded")
+    return action
+
+
+async def _collect(stage: Stage, draft: TurnDraft) -> tuple[CollectedArtifact, ...]:
+    sandbox, turn = stage.sandbox, draft.plan
+    # The agent's turn is over: hooks and verifier have users of their own.
+    await sandbox.set_default_user(stage.image_user)
+    for hook in turn.hooks:
+        if hook.service != MAIN_SERVICE:
+            draft.warn(f"collect hook of service {hook.service!r} was not run")
+            continue
+        result = await sandbox.exec(
+            hook.command,
+            user=hook.user,
+            timeout_seconds=hook.timeout_seconds,
+            log=draft.logs / "agent" / COLLECT_LOG,
+        )
+        if not result.ok:
+            how = (
+                f"ran out of its {hook.timeout_seconds:g} s"
+                if result.timed_out
+                else f"ended with exit code {result.exit_code}"
+            )
+            draft.warn(f"collect hook {hook.command!r} {how}")
+    scratch = draft.logs / ".incoming"
+    is_separate = turn.verifier.mode == "separate"
+    collected = await collect(
+        sandbox,
+        turn.artifacts,
+        draft.logs / "verifier" / FOLDER,
+        # A shared verification brings the agent's logs along with its own.
+        also=[Download("/logs/agent", scratch / "agent")] if is_separate else (),
+    )
+    if is_separate:
+        for warning in await anyio.to_thread.run_sync(merge_logs, scratch, draft.logs):
+            draft.warn(warning)
+    for item in collected:
+        if item.warning:
+            draft.warn(item.warning)
+    return collected
+
+
+async def _verify(
+    stage: Stage, draft: TurnDraft, collected: tuple[CollectedArtifact, ...]
+) -> Verification:
+    turn = draft.plan
+    draft.verifier_mode = turn.verifier.mode
+    own = stage.seed.verifier_environments[turn.index]
+    placement = Placement()
+    if own is not None:
+        placement = place(collected, stage.sandbox.workdir)
+    inputs = VerifierInputs(
+        env=stage.seed.verifier_envs[turn.index],
+        trajectory=draft.agent.trajectory,
+        response=draft.agent.text,
+        task_data=stage.plan.task_data,
+        placement=placement,
+        reward_key=stage.plan.reward_key,
+    )
+    if own is None:
+        stage.grading_files_left = True
+        return await _verify_in(stage.sandbox, stage, draft, inputs)
+    if stage.is_last(turn):
+        await stage.sandboxes.finish(stage.sandbox)
+    sandbox = await stage.sandboxes.start(own, f"verifier-{turn.name}")
+    try:
+        return await _verify_in(sandbox, stage, draft, inputs)
+    finally:
+        await stage.sandboxes.finish(sandbox)
+
+
+async def _verify_in(
+    sandbox: Sandbox, stage: Stage, draft: TurnDraft, inputs: VerifierInputs
+) -> Verification:
+    _write_transcript(draft)
+    return await verify(
+        sandbox,
+        draft.plan.verifier,
+        inputs,
+        logs=draft.logs,
+        masker=stage.seed.masker,
+    )
+
+
+def _write_transcript(draft: TurnDraft) -> None:
+    """Keep a transcript on the host that no download will bring."""
+    trajectory = draft.agent.trajectory
+    path = draft.logs / "agent" / "trajectory.json"
+    if trajectory is None or draft.plan.verifier.mode == "shared" or path.exists():
+        return
+    path.write_text(json.dumps(trajectory, default=str, indent=2) + "\n")
+
+
+def _decide(draft: TurnDraft) -> TurnResult:
+    done = draft.verification
+    for warning in done.warnings:
+        draft.warn(warning)
+    if done.masked:
+        draft.failed(VERIFIER_ERROR, done.masked)
+        return draft.result("masked")
+    reading = done.reading
+    met = gate_met(reading.rewards, draft.plan.min_reward)
+    if not reading.is_valid:
+        assert reading.kind is not None
+        draft.failed(reading.kind, reading.problem)
+        return draft.result("no_reward", reward=0.0, min_reward_met=met)
+    return draft.result(
+        "graded",
+        reward=reading.reward,
+        rewards=reading.rewards,
+        reward_file=reading.file,
+        min_reward_met=met,
+    )
+
+
+async def _save_agent_logs(sandbox: Sandbox, draft: TurnDraft) -> None:
+    """Keep the agent's logs of a turn that no verifier will see; best effort."""
+    scratch = draft.logs / ".incoming"
+    try:
+        await sandbox.download([Download("/logs/agent", scratch / "agent")])
+    except SandboxError as error:
+        draft.warn(f"the agent's logs were not saved: {error}")
+    await anyio.to_thread.run_sync(merge_logs, scratch, draft.logs)

@@ -1,0 +1,220 @@
+"""Artifacts: what is kept of the agent's work (spec 7).
+
+Which entry may write where is decided before anything is copied (:func:`claim`), so that
+all entries travel in one transfer.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Final, Literal, TypeAlias
+
+from pytest_harbor.sandboxes.api import Download, Downloaded, Sandbox, Upload
+from pytest_harbor.tasks.folder.plan_types import ArtifactPlan
+
+CONVENTION_SOURCE: Final = "/logs/artifacts"
+FOLDER: Final = "artifacts"
+MANIFEST: Final = "manifest.json"
+MAIN_SERVICE: Final = "main"
+PROTECTED_SOURCES: Final = ("/tests", "/logs/verifier", "/logs/agent")
+"""Never placed into a separate verifier, nor anything inside or above them."""
+
+ArtifactStatus: TypeAlias = Literal["ok", "failed", "empty", "skipped"]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What was decided about an entry before collecting.
+
+    ``covered_by`` is the index of an earlier entry that brings this one along;
+    ``skipped`` says which earlier entry has its place.
+    """
+
+    entry: ArtifactPlan
+    covered_by: int | None = None
+    skipped: str = ""
+
+
+@dataclass(frozen=True)
+class CollectedArtifact:
+    """One entry after collection; ``path`` is its place on the host."""
+
+    entry: ArtifactPlan
+    path: Path
+    status: ArtifactStatus
+    kind: Literal["file", "directory"] | None = None
+    reason: str = ""
+
+    def manifest_row(self) -> Mapping[str, object]:
+        """The entry in ``manifest.json``: Harbor's names, and ``origin``."""
+        return {
+            "source": self.entry.source,
+            "destination": f"{FOLDER}/{self.entry.destination}",
+            "type": self.kind,
+            "status": self.status,
+            "service": self.entry.service,
+            "exclude": list(self.entry.exclude),
+            "origin": self.entry.origin,
+        }
+
+    @property
+    def warning(self) -> str | None:
+        """What a person should hear of; a missing convention folder is nothing."""
+        if self.status in ("ok", "empty") or (
+            self.status == "failed" and self.entry.origin == "convention"
+        ):
+            return None
+        return f"artifact {self.entry.source}: {self.status}: {self.reason}"
+
+
+def claim(entries: Sequence[ArtifactPlan]) -> tuple[Claim, ...]:
+    """Decide, in order, which entries may write. Pure.
+
+    The first entry to want a place gets it. A later one that would write the same or a
+    nested place is skipped, unless an earlier one without excludes brings exactly that.
+    """
+    claims: list[Claim] = []
+    for entry in entries:
+        claims.append(_claim_one(entry, claims))
+    return tuple(claims)
+
+
+def _claim_one(entry: ArtifactPlan, earlier: Sequence[Claim]) -> Claim:
+    for index, other in enumerate(earlier):
+        if not other.skipped and _covers(other.entry, entry):
+            return Claim(entry, covered_by=index)
+    for other in earlier:
+        if not other.skipped and _touch(other.entry.destination, entry.destination):
+            return Claim(
+                entry, skipped=f"its place is taken by artifact {other.entry.source}"
+            )
+    return Claim(entry)
+
+
+def _covers(first: ArtifactPlan, later: ArtifactPlan) -> bool:
+    if first.exclude or first.service != later.service:
+        return False
+    source, inner = PurePosixPath(first.source), PurePosixPath(later.source)
+    if not inner.is_relative_to(source):
+        return False
+    place = PurePosixPath(first.destination) / inner.relative_to(source)
+    return place == PurePosixPath(later.destination)
+
+
+def _touch(one: str, other: str) -> bool:
+    a, b = PurePosixPath(one), PurePosixPath(other)
+    return a.is_relative_to(b) or b.is_relative_to(a)
+
+
+async def collect(
+    sandbox: Sandbox,
+    entries: Sequence[ArtifactPlan],
+    target: Path,
+    *,
+    also: Sequence[Download] = (),
+) -> tuple[CollectedArtifact, ...]:
+    """Copy the entries of ``main`` below ``target`` and write its manifest.
+
+    A missing or unreadable source is a ``failed`` entry and nothing else. ``also`` travels
+    in the same transfer, for the caller's own use.
+
+    Raises:
+        TransferFailed, SandboxLost: as ``Sandbox.download``.
+    """
+    claims = claim(entries)
+    wanted = {
+        index: Download(
+            source=_absolute(sandbox, item.entry.source),
+            target=target / item.entry.destination,
+            exclude=item.entry.exclude,
+        )
+        for index, item in enumerate(claims)
+        if _is_fetched(item)
+    }
+    results = await sandbox.download([*wanted.values(), *also])
+    by_index = dict(zip(wanted, results, strict=False))
+    collected = tuple(
+        _result(item, target, by_index.get(index)) for index, item in enumerate(claims)
+    )
+    write_manifest(collected, target)
+    return collected
+
+
+def write_manifest(collected: Sequence[CollectedArtifact], target: Path) -> None:
+    """Write ``manifest.json`` beside the artifacts."""
+    target.mkdir(parents=True, exist_ok=True)
+    rows = [item.manifest_row() for item in collected]
+    (target / MANIFEST).write_text(json.dumps(rows, indent=2) + "\n")
+
+
+def _is_fetched(item: Claim) -> bool:
+    if item.skipped or item.covered_by is not None:
+        return False
+    return item.entry.service == MAIN_SERVICE
+
+
+def _absolute(sandbox: Sandbox, source: str) -> str:
+    return str(PurePosixPath(sandbox.workdir) / source)
+
+
+def _result(item: Claim, target: Path, got: Downloaded | None) -> CollectedArtifact:
+    path = target / item.entry.destination
+    if item.skipped:
+        return CollectedArtifact(item.entry, path, "skipped", reason=item.skipped)
+    if got is not None:
+        return CollectedArtifact(item.entry, path, got.status, got.kind, got.reason)
+    if item.entry.service != MAIN_SERVICE:
+        reason = f"service {item.entry.service!r} is not reachable in this sandbox"
+        return CollectedArtifact(item.entry, path, "failed", reason=reason)
+    if path.is_dir():
+        status: ArtifactStatus = "ok" if any(path.iterdir()) else "empty"
+        return CollectedArtifact(item.entry, path, status, "directory")
+    if path.exists():
+        return CollectedArtifact(item.entry, path, "ok", "file")
+    return CollectedArtifact(item.entry, path, "failed", reason="nothing there")
+
+
+@dataclass(frozen=True)
+class Placement:
+    """How collected artifacts go into a separate verifier: one ``Sandbox.upload``."""
+
+    uploads: tuple[Upload, ...] = ()
+    empty: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def place(collected: Sequence[CollectedArtifact], workdir: str) -> Placement:
+    """Put each artifact back at its source path; a folder replaces what is there.
+
+    ``workdir`` is the agent's, which relative sources are below. Pure but for looking
+    at what was collected.
+    """
+    uploads: list[Upload] = []
+    empty: list[str] = []
+    warnings: list[str] = []
+    for item in collected:
+        if item.status not in ("ok", "empty") or item.entry.service != MAIN_SERVICE:
+            continue
+        source = str(PurePosixPath(workdir) / item.entry.source)
+        if is_protected(source):
+            warnings.append(
+                f"artifact {item.entry.source} is not placed in the verifier's "
+                "sandbox: it overlaps the verifier's or the agent's own folders"
+            )
+            continue
+        if item.kind == "directory":
+            empty.append(source)
+        uploads.append(Upload(item.path, source))
+    return Placement(tuple(uploads), tuple(empty), tuple(warnings))
+
+
+def is_protected(source: str) -> bool:
+    """True for a source inside or above the folders that decide a grade."""
+    path = PurePosixPath(source)
+    return any(
+        path.is_relative_to(protected) or PurePosixPath(protected).is_relative_to(path)
+        for protected in PROTECTED_SOURCES
+    )
