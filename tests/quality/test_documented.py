@@ -69,14 +69,10 @@ def test_pages_name_only_what_exists(parser, page):
     assert keys <= registered_ini_keys(parser)
 
 
-def test_fixtures(request):
-    manager = request.session._fixturemanager
-    defined = {
-        name
-        for name, definitions in manager._arg2fixturedefs.items()
-        if name.startswith("harbor_")
-        and any("pytest_harbor" in d.func.__module__ for d in definitions)
-    }
+def test_fixtures():
+    from pytest_harbor.collection import fixtures
+
+    defined = {name for name in vars(fixtures) if name.startswith("harbor_")}
     assert defined == FIXTURES
     assert words("fixtures-and-hooks.md", r"\| `(harbor_[a-z_]+)` \|") == FIXTURES
 
