@@ -1,0 +1,333 @@
+"""One command in a sandbox: watcher, supervisor, command.
+
+The *watcher* stays in the host's PID namespace, where the agent cannot see it: it holds
+the channel to the provider, the clock and the view of all processes. The *supervisor* is
+inside and takes in every orphan of the command, so that the tree stays together whatever it
+forks. When the command ends, the supervisor reports and ends as well; what it leaves
+running then belongs to PID 1 and lives on.
+"""
+
+from __future__ import annotations
+
+import array
+import fcntl
+import os
+import select
+import signal
+import socket
+import sys
+import termios
+import time
+from dataclasses import dataclass
+from typing import NoReturn
+
+from pytest_harbor.sandboxes.local.broker import joined, kernel, processes, wire
+from pytest_harbor.sandboxes.output import CappedOutput
+
+NOT_FOUND = 127
+NOT_EXECUTABLE = 126
+KILLED = 128 + signal.SIGKILL
+_STOP_SECONDS = 1.0
+_CHUNK = 64 * 1024
+
+
+@dataclass(frozen=True)
+class Command:
+    """What to run. ``timeout_seconds`` is counted from the start of the command.
+
+    ``announce`` asks for a message as soon as the command was started.
+    """
+
+    argv: list[str]
+    env: dict[str, str]
+    cwd: str
+    user: str | int | None
+    timeout_seconds: float | None
+    announce: bool
+
+    @classmethod
+    def parse(cls, message: wire.Message) -> Command:
+        """Read a request of the provider."""
+        return cls(
+            message["argv"],
+            message["env"],
+            message["cwd"],
+            message["user"],
+            message["timeout"],
+            message["announce"],
+        )
+
+
+class Output:
+    """Both streams of a command: kept in part, and written to the log as they come.
+
+    The command only gets pipes: no descriptor of a host file enters the sandbox.
+    """
+
+    def __init__(self, log: int | None) -> None:
+        self._log = None if log is None else os.fdopen(log, "ab")
+        self.streams: dict[int, CappedOutput] = {}
+        self.writers: list[int] = []
+        for _ in range(2):
+            reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+            os.set_blocking(writer, True)
+            # Other users than ours may open /dev/stdout again.
+            os.fchmod(writer, 0o666)
+            self.streams[reader] = CappedOutput(log=self._log)
+            self.writers.append(writer)
+
+    def read(self, descriptor: int) -> bool:
+        """Take what is there; False at the end of the stream."""
+        try:
+            data = os.read(descriptor, _CHUNK)
+        except BlockingIOError:
+            return True
+        try:
+            self.streams[descriptor].write(data)
+            if self._log is not None:
+                self._log.flush()
+        except OSError as error:
+            os.write(2, f"cannot write the log: {error.strerror}\n".encode())
+            self._log = None
+        return bool(data)
+
+    def drain(self) -> None:
+        """Take what was written up to now, and no more: a daemon may go on writing."""
+        for descriptor in self.streams:
+            waiting = array.array("i", [0])
+            fcntl.ioctl(descriptor, termios.FIONREAD, waiting)
+            goal = self.streams[descriptor].total_bytes + waiting[0]
+            while self.streams[descriptor].total_bytes < goal:
+                if not self.read(descriptor):
+                    break
+
+    def close_writers(self) -> None:
+        """Leave the writing ends to the command."""
+        for writer in self.writers:
+            os.close(writer)
+
+    def message(self) -> wire.Message:
+        """What goes into the reply."""
+        stdout, stderr = self.streams.values()
+        return {
+            "stdout": stdout.text(),
+            "stderr": stderr.text(),
+            "truncated": stdout.truncated or stderr.truncated,
+        }
+
+
+class Watcher:
+    """The host's side of one command."""
+
+    def __init__(
+        self,
+        channel: socket.socket,
+        proc: int,
+        init_pid: int | None,
+        init_pidfd: int | None,
+    ) -> None:
+        self._channel = channel
+        self._proc = proc
+        self._init_pid = init_pid
+        self._init_pidfd = init_pidfd
+        self._supervisor = 0
+        self._since = 0
+
+    def run(self, command: Command, namespaces: int, descriptors: list[int]) -> None:
+        """Join, start, wait, report. The last thing this process does.
+
+        ``descriptors`` are standard input and, if there is one, the log.
+        """
+        stdin, *log = descriptors
+        output = Output(log[0] if log else None)
+        joined.enter(self._init_pidfd, namespaces)
+        try:
+            account = joined.find_account(command.user)
+        except joined.NoSuchUser as error:
+            self._reply({"refused": str(error)})
+            return
+        joined.make_home(account)
+        reports, reporting = wire.channel()
+        start = time.monotonic()
+        self._supervisor = os.fork()
+        if self._supervisor == 0:
+            _supervise(command, account, reporting, [stdin, *output.writers])
+        reporting.close()
+        os.close(stdin)
+        output.close_writers()
+        if command.announce:
+            self._reply({"started": True})
+        found = processes.look(self._proc, self._supervisor)
+        self._since = found.start_ticks if found else 0
+        outcome = self._wait(reports, output, command.timeout_seconds, start)
+        seconds = time.monotonic() - start
+        output.drain()
+        if self._is_lost():
+            outcome = {"lost": "its first process ended"}
+        self._reply({**outcome, **output.message(), "seconds": seconds})
+
+    def _wait(
+        self,
+        reports: socket.socket,
+        output: Output,
+        timeout: float | None,
+        start: float,
+    ) -> wire.Message:
+        command_pidfd = -1
+        poll = select.poll()
+        poll.register(self._channel, select.POLLIN)
+        poll.register(reports, select.POLLIN)
+        for stream in output.streams:
+            poll.register(stream, select.POLLIN)
+        while True:
+            left = None if timeout is None else start + timeout - time.monotonic()
+            if left is not None and left <= 0:
+                return self._end(reports, {"timed_out": True})
+            ready = dict(poll.poll(None if left is None else left * 1000 + 1))
+            for stream in output.streams:
+                if stream in ready and not output.read(stream):
+                    poll.unregister(stream)
+            if reports.fileno() in ready:
+                received = wire.receive(reports)
+                if received is None:
+                    # The agent killed the supervisor. Its command is followed by pidfd,
+                    # which cannot tell how it ended.
+                    poll.unregister(reports)
+                    if command_pidfd < 0:
+                        return {"status": KILLED}
+                    poll.register(command_pidfd, select.POLLIN)
+                    continue
+                message, descriptors = received
+                if "status" in message:
+                    return message
+                command_pidfd = descriptors[0]
+            elif command_pidfd >= 0 and command_pidfd in ready:
+                return {"status": KILLED}
+            if self._channel.fileno() in ready:
+                # A request to kill, or the end of whoever waited for the result.
+                wire.receive(self._channel)
+                return self._end(reports, {"killed": True})
+
+    def _end(self, reports: socket.socket, outcome: wire.Message) -> wire.Message:
+        """Kill the whole tree; the command's own end wins when it came first."""
+        reported = self._hold_supervisor(reports)
+        clean = processes.kill_all(self._tree)
+        processes.send(self._supervisor, signal.SIGKILL)
+        clean = processes.kill_all(self._escaped) and clean
+        if reported is not None and "timed_out" in outcome:
+            return reported
+        if not clean:
+            outcome["survivors"] = True
+        return outcome
+
+    def _hold_supervisor(self, reports: socket.socket) -> wire.Message | None:
+        """Stop the supervisor, so that it keeps its orphans until they are gone."""
+        processes.send(self._supervisor, signal.SIGSTOP)
+        deadline = time.monotonic() + _STOP_SECONDS
+        while time.monotonic() < deadline:
+            found = processes.look(self._proc, self._supervisor)
+            if found is None or found.state in "TtZX":
+                break
+            time.sleep(0.0005)
+        reports.setblocking(False)
+        try:
+            while (received := wire.receive(reports)) is not None:
+                if "status" in received[0]:
+                    return received[0]
+        except BlockingIOError:
+            return None
+        return None
+
+    def _tree(self) -> list[processes.Process]:
+        return processes.descendants(processes.table(self._proc), self._supervisor)
+
+    def _escaped(self) -> list[processes.Process]:
+        """What belongs to nobody's supervisor and is younger than ours.
+
+        Only a supervisor that was killed or woken by the agent loses anything. Those
+        of other commands are no descendants of PID 1: their parents are outside.
+        """
+        now = processes.table(self._proc)
+        tree = [now[self._supervisor]] if self._supervisor in now else []
+        if self._init_pid is not None:
+            tree += processes.descendants(now, self._init_pid)
+        tree += processes.descendants(now, self._supervisor)
+        return [process for process in tree if process.start_ticks >= self._since]
+
+    def _is_lost(self) -> bool:
+        if self._init_pidfd is None:
+            return False
+        return bool(select.select([self._init_pidfd], [], [], 0)[0])
+
+    def _reply(self, message: wire.Message) -> None:
+        try:
+            wire.send(self._channel, message)
+        except OSError:
+            return
+
+
+def _supervise(
+    command: Command,
+    account: joined.Account,
+    reporting: socket.socket,
+    stdio: list[int],
+) -> NoReturn:
+    try:
+        kernel.become_subreaper()
+        child = os.fork()
+        if child == 0:
+            _become(command, account, stdio)
+        kernel.close_all_but({reporting.fileno()})
+        pidfd = os.pidfd_open(child)
+        wire.send(reporting, {"started": True}, [pidfd])
+        while True:
+            pid, status = os.waitpid(-1, 0)
+            if pid == child:
+                code = os.waitstatus_to_exitcode(status)
+                wire.send(reporting, {"status": code if code >= 0 else 128 - code})
+                break
+    finally:
+        os._exit(0)
+
+
+def _become(command: Command, account: joined.Account, stdio: list[int]) -> NoReturn:
+    code = NOT_EXECUTABLE
+    try:
+        for number, descriptor in enumerate(stdio):
+            os.dup2(descriptor, number, inheritable=True)
+        kernel.close_all_but({0, 1, 2})
+        os.setsid()
+        joined.become(account)
+        for number in (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
+        env = {"HOME": account.home, "USER": account.name, **command.env}
+        try:
+            os.chdir(command.cwd)
+        except OSError as error:
+            _say(f"cannot use the working directory {command.cwd}: {error.strerror}")
+            os._exit(NOT_EXECUTABLE)
+        os.execvpe(command.argv[0], command.argv, env)  # noqa: S606
+    except FileNotFoundError:
+        code = NOT_FOUND
+        _say(f"{command.argv[0]}: not found")
+    except OSError as error:
+        _say(f"{command.argv[0]}: {error.strerror}")
+    except BaseException as error:  # noqa: BLE001  # a fork must never return
+        _say(f"cannot run {command.argv!r}: {error!r}")
+    finally:
+        os._exit(code)
+
+
+def _say(text: str) -> None:
+    os.write(2, f"{text}\n".encode(errors="replace"))
+
+
+def prepare_child(keep: set[int]) -> None:
+    """Turn a fresh fork of the broker into one that only knows ``keep``."""
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    kernel.close_all_but(keep)
+    # Nothing may be imported any more: the paths would be those of the sandbox.
+    sys.path.clear()
+    sys.path_importer_cache.clear()
+    kernel.die_with_parent(signal.SIGKILL)

@@ -1,0 +1,130 @@
+"""The way into a sandbox, and who its users are.
+
+A process that joins the namespaces of a sandbox arrives with every capability, so it gives
+them up before it touches any file there.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import stat
+from dataclasses import dataclass
+
+from pytest_harbor.sandboxes.local.broker import kernel
+
+PASSWD = "/etc/passwd"
+GROUP = "/etc/group"
+ROOT_HOME = "/root"
+_MAX_ACCOUNT_BYTES = 1024 * 1024
+
+
+class NoSuchUser(Exception):
+    """The sandbox does not know a user."""
+
+
+@dataclass(frozen=True)
+class Account:
+    """Whom a command runs as, by the sandbox's own files."""
+
+    name: str
+    uid: int
+    gid: int
+    groups: tuple[int, ...]
+    home: str
+
+
+def enter(pidfd: int | None, namespaces: int) -> None:
+    """Join the sandbox behind ``pidfd`` (``None``: stay here), without privileges.
+
+    Raises:
+        OSError: the sandbox is gone.
+    """
+    if pidfd is not None:
+        kernel.setns(pidfd, namespaces)
+    kernel.drop_privileges()
+    os.umask(0o022)
+    # A core pattern that pipes would start a program on the host.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def find_account(user: str | int | None) -> Account:
+    """Look a user up in the sandbox's passwd and group files.
+
+    Not with ``pwd``: that loads the name service's libraries, which an agent may have
+    replaced. A number needs no entry.
+
+    Raises:
+        NoSuchUser: a name without an entry.
+    """
+    if user in (None, 0, "root", "0"):
+        return Account("root", 0, 0, (), ROOT_HOME)
+    assert user is not None
+    number = int(user) if str(user).isdecimal() else None
+    for fields in _lines(PASSWD, 7):
+        if number is None and fields[0] != user:
+            continue
+        if not (fields[2].isdecimal() and fields[3].isdecimal()):
+            continue
+        uid, gid = int(fields[2]), int(fields[3])
+        if number is not None and uid != number:
+            continue
+        groups = [gid, *_groups_of(fields[0])]
+        return Account(fields[0], uid, gid, tuple(dict.fromkeys(groups)), fields[5])
+    if number is None:
+        raise NoSuchUser(f"user {user!r} is not in {PASSWD} of the sandbox")
+    return Account(str(number), number, 0, (), "/")
+
+
+def _groups_of(name: str) -> list[int]:
+    return [
+        int(fields[2])
+        for fields in _lines(GROUP, 4)
+        if name in fields[3].split(",") and fields[2].isdecimal()
+    ]
+
+
+def _lines(path: str, fields: int) -> list[list[str]]:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return []
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return []
+        text = os.read(descriptor, _MAX_ACCOUNT_BYTES).decode("utf-8", "replace")
+    except OSError:
+        return []
+    finally:
+        os.close(descriptor)
+    rows = (line.split(":") for line in text.splitlines())
+    return [row for row in rows if len(row) == fields]
+
+
+def become(account: Account) -> None:
+    """Take on the user for good. Raises OSError when that is not possible."""
+    if account.uid == os.geteuid() == 0 and account.gid == os.getegid():
+        if os.getgroups():
+            _drop_groups()
+        return
+    os.setgroups(account.groups)
+    os.setresgid(account.gid, account.gid, account.gid)
+    os.setresuid(account.uid, account.uid, account.uid)
+
+
+def _drop_groups() -> None:
+    try:
+        os.setgroups([])
+    except PermissionError:
+        return  # one-uid mode: the kernel forbids it there, and shows nobody's groups
+
+
+def make_home(account: Account) -> None:
+    """Give an account below ``/home`` its home folder, as a container image has it."""
+    if os.path.dirname(account.home) != "/home":  # noqa: PTH120
+        return
+    try:
+        os.mkdir(account.home, 0o755)  # noqa: PTH102
+        os.chown(account.home, account.uid, account.gid, follow_symlinks=False)
+    except OSError:
+        return

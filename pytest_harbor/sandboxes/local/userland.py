@@ -1,0 +1,203 @@
+"""What a sandbox sees of the host: bubblewrap's arguments, as a pure function."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pytest_harbor.sandboxes.api import VERIFIER_TOOLS
+from pytest_harbor.sandboxes.local.broker import kernel
+from pytest_harbor.sandboxes.local.broker.main import READY
+
+SHARED_FOLDERS: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt")
+"""Folders of the host that sandboxes see, copy-on-write. Nothing else of it."""
+
+SYSTEM_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+_FRESH_FOLDERS: Final = (
+    ("/home", "0755"),
+    ("/root", "0711"),  # passable: an interpreter's prefix may lie below
+    ("/run", "0755"),
+    ("/run/lock", "1777"),
+    ("/srv", "0755"),
+    ("/mnt", "0755"),
+    ("/media", "0755"),
+    ("/tmp", "1777"),  # noqa: S108
+    ("/var", "0755"),
+    ("/var/cache", "0755"),
+    ("/var/lib", "0755"),
+    ("/var/log", "0755"),
+    ("/var/spool", "0755"),
+    ("/var/tmp", "1777"),  # noqa: S108
+    ("/logs", "0755"),
+    ("/logs/agent", "0777"),
+    ("/logs/verifier", "0777"),
+    ("/logs/artifacts", "0777"),
+)
+# uid 0 passes the file modes of /proc/sys, and bubblewrap only covers what access(2)
+# says is writable; a read-only mount is what keeps the host's kernel settings safe.
+_READ_ONLY_PROC: Final = ("sys", "sysrq-trigger", "irq", "bus", "fs")
+_MASKED_PROC: Final = ("kcore", "keys", "timer_list", "latency_stats", "sched_debug")
+# One harmless capability that no command has: the kernel then refuses ptrace of PID 1.
+_UNTRACEABLE: Final = "CAP_WAKE_ALARM"
+# PID 1 cannot be signalled from inside; with SIGCHLD ignored the kernel reaps for it. It
+# needs no file any more once it sleeps.
+_HOLDER: Final = (
+    "trap '' CHLD TERM INT HUP; found=; for tool in "
+    f"{' '.join(VERIFIER_TOOLS)}; do "
+    'command -v "$tool" >/dev/null && found="$found $tool"; done; '
+    f'echo "{READY}$found "; exec sleep infinity >/dev/null 2>&1'
+)
+
+
+@dataclass(frozen=True)
+class Userland:
+    """What all sandboxes of a provider share."""
+
+    bwrap: str
+    etc: Path
+    skeleton: Path | None
+    """Folders laid over ``/usr``, for owners that a lone uid may write as."""
+    rootless: bool
+    prefix: Path | None
+    """Prefix of the running interpreter when it lies outside the shared folders."""
+    hidden: tuple[Path, ...] = ()
+    """Folders below the shared ones that sandboxes must not see."""
+
+    @property
+    def path(self) -> str:
+        """The PATH of commands."""
+        return f"{SYSTEM_PATH}:{self.prefix}/bin" if self.prefix else SYSTEM_PATH
+
+
+def namespaces(*, rootless: bool, own_network: bool) -> int:
+    """The namespaces of a sandbox that a command has to join."""
+    flags = (
+        kernel.CLONE_NEWNS
+        | kernel.CLONE_NEWPID
+        | kernel.CLONE_NEWIPC
+        | kernel.CLONE_NEWUTS
+    )
+    if rootless:
+        flags |= kernel.CLONE_NEWUSER
+    if own_network:
+        flags |= kernel.CLONE_NEWNET
+    return flags
+
+
+def bwrap_arguments(
+    userland: Userland, *, own_network: bool, workdir: str, mounts: Collection[str]
+) -> list[str]:
+    """The command line that starts a sandbox. ``mounts`` are the host's mount points."""
+    arguments = [userland.bwrap, "--die-with-parent", "--new-session", "--as-pid-1"]
+    arguments += ["--unshare-pid", "--unshare-ipc", "--unshare-uts"]
+    if own_network:
+        arguments.append("--unshare-net")
+    if userland.rootless:
+        arguments += ["--unshare-user", "--uid", "0", "--gid", "0"]
+    arguments += ["--hostname", "sandbox", "--clearenv", "--setenv", "PATH", SYSTEM_PATH]
+    arguments += ["--cap-drop", "ALL", "--cap-add", _UNTRACEABLE]
+    arguments += ["--tmpfs", "/"]
+    for folder in SHARED_FOLDERS:
+        arguments += _shared(folder, mounts, userland.skeleton)
+    arguments += ["--overlay-src", str(userland.etc), "--tmp-overlay", "/etc"]
+    for folder, mode in _FRESH_FOLDERS:
+        arguments += ["--perms", mode, "--dir", folder]
+    arguments += ["--symlink", "/run", "/var/run", "--symlink", "/run/lock", "/var/lock"]
+    if userland.prefix:
+        arguments += ["--ro-bind", str(userland.prefix), str(userland.prefix)]
+    for hidden in userland.hidden:
+        arguments += ["--tmpfs", str(hidden)]
+    arguments += ["--proc", "/proc", "--dev", "/dev"]
+    for name in _READ_ONLY_PROC:
+        arguments += ["--ro-bind-try", f"/proc/{name}", f"/proc/{name}"]
+    for name in _MASKED_PROC:
+        if Path("/proc", name).exists():
+            arguments += ["--ro-bind", "/dev/null", f"/proc/{name}"]
+    if workdir != "/":
+        arguments += ["--dir", workdir]
+    arguments += ["--chdir", "/", "--", "/bin/sh", "-c", _HOLDER]
+    return arguments
+
+
+def _shared(
+    folder: str, mounts: Collection[str], skeleton: Path | None
+) -> Iterator[str]:
+    """Copy-on-write view of a folder.
+
+    The kernel refuses an overlay of a tree with mounts in it inside a user namespace:
+    such a folder is taken apart until no part has one.
+    """
+    try:
+        mode = os.lstat(folder).st_mode  # noqa: PTH116
+    except OSError:
+        return
+    if stat.S_ISLNK(mode):
+        yield from ("--symlink", os.readlink(folder), folder)  # noqa: PTH115
+    elif not stat.S_ISDIR(mode):
+        yield from ("--ro-bind-try", folder, folder)
+    elif not os.access(folder, os.R_OK | os.X_OK):
+        yield from ("--dir", folder)
+    elif any(mount.startswith(f"{folder}/") for mount in mounts):
+        yield from ("--dir", folder)
+        for name in sorted(os.listdir(folder)):  # noqa: PTH208
+            yield from _shared(f"{folder}/{name}", mounts, skeleton)
+    else:
+        # bubblewrap stacks the sources: the last one lies on top.
+        yield from ("--overlay-src", folder)
+        if skeleton is not None and Path(f"{skeleton}{folder}").is_dir():
+            yield from ("--overlay-src", f"{skeleton}{folder}")
+        yield from ("--tmp-overlay", folder)
+
+
+def host_mounts() -> frozenset[str]:
+    """Mount points of this process's mount namespace."""
+    text = Path("/proc/self/mountinfo").read_text(errors="surrogateescape")
+    return frozenset(
+        line.split()[4].encode().decode("unicode_escape") for line in text.splitlines()
+    )
+
+
+def interpreter_prefix() -> Path | None:
+    """The running interpreter's base prefix, where it needs to be shown on its own."""
+    prefix = Path(sys.base_prefix).resolve()
+    if any(prefix.is_relative_to(folder) for folder in SHARED_FOLDERS):
+        return None
+    everything_below = (Path.home(), Path.cwd(), Path("/root"), Path("/home"))
+    if any(folder.is_relative_to(prefix) for folder in everything_below):
+        return None  # it would show more than an interpreter
+    return prefix if os.access(prefix / "bin", os.R_OK | os.X_OK) else None
+
+
+def make_skeleton(target: Path, folders: Sequence[str] = ("/usr",)) -> None:
+    """Copy the upper levels of folders (names and modes only).
+
+    Laid over ``/usr`` they belong to the one uid of a normal user's sandbox, which could
+    not write there otherwise.
+    """
+    for top in folders:
+        _copy_levels(Path(top), Path(f"{target}{top}"), levels=3)
+    local = Path("/usr/local")
+    _copy_levels(local, Path(f"{target}{local}"), levels=6)
+
+
+def _copy_levels(source: Path, target: Path, levels: int) -> None:
+    target.mkdir(parents=True, exist_ok=True)
+    target.chmod(0o755)
+    if levels == 0:
+        return
+    try:
+        inner = [
+            entry.name
+            for entry in os.scandir(source)
+            if entry.is_dir(follow_symlinks=False)
+        ]
+    except OSError:
+        return
+    for name in inner:
+        _copy_levels(source / name, target / name, levels - 1)
