@@ -1,3 +1,221 @@
-"""The pytest entry point: options, ini keys, markers, hook wiring. Imports nothing heavy."""
+"""The pytest entry point: options, ini keys, markers, hook wiring. Imports nothing heavy.
+
+Everything here runs in every pytest session of everyone who installed the package, so a
+hook first looks whether tasks are concerned at all.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from pytest_harbor import hookspecs
+from pytest_harbor.collection import fixtures, guard, markers, options, step_reports
+from pytest_harbor.collection import session as sessions
+from pytest_harbor.collection.private import agent_is_ours
+
+if TYPE_CHECKING:
+    from pytest_harbor.collection.step_reports import Status
+
+AGENT: Final = "harbor_agent"
+ATTEMPT: Final = "_harbor_attempt"
+DATASET_FILE: Final = "dataset.toml"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Options and ini keys."""
+    options.add_options(parser)
+
+
+def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
+    """Our own hooks, before any ``conftest.py`` implements them."""
+    pluginmanager.add_hookspecs(hookspecs)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    """Before pytest imports ``conftest.py`` files, some of them from task folders."""
+    guard.keep_out_of_tasks(early_config)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Marker, fixtures, and the state of the session."""
+    config.addinivalue_line("markers", markers.MARKER_HELP)
+    config.pluginmanager.register(fixtures, "harbor-fixtures")
+    config.pluginmanager.register(_Session(config), "harbor-session")
+
+
+class _Session:
+    """The hooks that need the state of this session."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._state = sessions.HarborSession(config)
+        config.stash[sessions.KEY] = self._state
+
+    def pytest_unconfigure(self) -> None:
+        self._state.close()
+
+    # Collection.
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionstart(self, session: pytest.Session) -> None:
+        self._root = session
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
+        if collection_path.suffix == ".py":
+            return None
+        if collection_path == self._state.settings.results:
+            return True  # what agents left behind is nothing to run on the host
+        if guard.is_loop(collection_path):
+            return True  # tasks would be collected again and again, without end
+        if not guard.is_task_folder(collection_path):
+            return None
+        if not self._state.is_below_named(self._root, collection_path.parent):
+            # Beside the task that was named: making a node of it only to throw it
+            # away costs seconds among thousands.
+            return True
+        from pytest_harbor.collection.findings import warn_of_hidden_task
+
+        warn_of_hidden_task(self._config, collection_path)
+        return None
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collect_directory(
+        self, path: Path, parent: pytest.Collector
+    ) -> pytest.Collector | None:
+        if guard.is_task_folder(path):
+            from pytest_harbor.collection.folders import TaskFolder
+
+            self._state.tasks_seen = True
+            folder: pytest.Collector = TaskFolder.from_parent(parent, path=path)
+            return folder
+        if guard.looks_like_a_task(path):
+            from pytest_harbor.collection.findings import warn_of_lookalike
+
+            warn_of_lookalike(self._config, path)
+        return None
+
+    def pytest_collect_file(
+        self, file_path: Path, parent: pytest.Collector
+    ) -> pytest.Collector | None:
+        if file_path.name != DATASET_FILE:
+            return None
+        from pytest_harbor.collection.folders import collect_dataset
+
+        return collect_dataset(file_path, parent)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        if AGENT in metafunc.fixturenames:
+            parametrize(metafunc, self._state)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        from pytest_harbor.collection.findings import warn_of_empty_paths
+
+        warn_of_empty_paths(self._config, items)
+        if self._state.tasks_seen and self._state.is_controller:
+            self._state.check_names()
+
+    # Reports.
+
+    def pytest_report_collectionfinish(self) -> list[str]:
+        if not self._state.tasks_seen:
+            return []
+        from pytest_harbor.collection.terminal import header
+
+        return header(self._state)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_report_teststatus(
+        self, report: pytest.TestReport, config: pytest.Config
+    ) -> Status | None:
+        if isinstance(report, step_reports.StepReport):
+            return step_reports.status(report, config)
+        return None
+
+    def pytest_report_to_serializable(self, report: object) -> dict[str, Any] | None:
+        return step_reports.to_serializable(report)
+
+    def pytest_report_from_serializable(
+        self, data: dict[str, Any]
+    ) -> step_reports.StepReport | None:
+        return step_reports.from_serializable(data)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if not isinstance(report, step_reports.StepReport):
+            return
+        if self._state.is_worker:
+            return
+        from pytest_harbor.collection import junit_rows, progress
+
+        if report.is_step:
+            junit_rows.write(report, self._config)
+        else:
+            progress.write(report, self._config)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self) -> None:
+        self._state.close()
+        if self._state.is_controller and self._state.tasks_ran():
+            from pytest_harbor.collection.terminal import finish
+
+            finish(self._state)
+
+    def pytest_terminal_summary(
+        self, terminalreporter: pytest.TerminalReporter
+    ) -> None:
+        if self._state.summary is not None or self._state.trouble:
+            from pytest_harbor.collection.terminal import write_summary
+
+            write_summary(self._state, terminalreporter)
+
+    # pytest-xdist, in its controller.
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        node.workerinput.update(self._state.worker_input())
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, ids: list[str]) -> None:
+        from pytest_harbor.collection.terminal import meet_tasks
+
+        if not self._state.tasks_seen and any("task.toml::" in name for name in ids):
+            meet_tasks(self._state)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, error: object) -> None:
+        if error and self._state.tasks_ran():
+            from pytest_harbor.collection.terminal import sweep_after_crash
+
+            sweep_after_crash(self._state)
+
+
+def parametrize(metafunc: pytest.Metafunc, state: sessions.HarborSession) -> None:
+    """One item per agent and attempt of a task; per agent of a Python test.
+
+    A Python test keeps its plain name with a single agent, and where its marker names one.
+    A ``conftest.py`` that parametrises or replaces ``harbor_agent`` has its way.
+    """
+    is_task = metafunc.function.__globals__.get("__name__") == (
+        "pytest_harbor.collection.items"
+    )
+    settings = state.settings
+    marked = _kwargs(metafunc.definition).get("agent")
+    if agent_is_ours(metafunc, AGENT, fixtures.__name__) and (
+        is_task or (marked is None and len(settings.agents) > 1)
+    ):
+        metafunc.parametrize(AGENT, settings.agents, indirect=True)
+    if is_task and settings.attempts > 1:
+        metafunc.parametrize(ATTEMPT, range(1, settings.attempts + 1), indirect=True)
+
+
+def _kwargs(item: pytest.Item) -> Mapping[str, object]:
+    mark = item.get_closest_marker("harbor")
+    return {} if mark is None else mark.kwargs

@@ -1,0 +1,139 @@
+"""The way from pytest's main thread into one event loop per process, and back."""
+
+from __future__ import annotations
+
+import queue
+import signal
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from contextlib import ExitStack
+from typing import Any, Final, TypeVar
+
+import anyio
+import anyio.to_thread
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+
+T = TypeVar("T")
+
+CLEAN_UP_SECONDS: Final = 120.0
+"""How long an interrupted call may clean up; what is left then is swept later."""
+
+
+class Bridge:
+    """One event loop in a background thread, shared by everything of this process.
+
+    The loop outlives each item, so sandboxes can be removed in the background and
+    providers keep their connections.
+    """
+
+    def __init__(self) -> None:
+        self._exit = ExitStack()
+        self._portal: BlockingPortal = self._exit.enter_context(
+            start_blocking_portal("asyncio")
+        )
+
+    def run(
+        self,
+        function: Callable[..., Awaitable[T]],
+        *args: Any,
+        inbox: queue.SimpleQueue[Any] | None = None,
+        receive: Callable[[Any], None] | None = None,
+    ) -> T:
+        """Run an async function to its end and give back what it returns.
+
+        What the function puts into ``inbox`` is handed to ``receive`` here, in the
+        calling thread, as it comes. When this thread is interrupted (Ctrl-C, a time limit raised
+        by a signal, an exception of ``receive``), the call is cancelled, its clean-up is waited for, and
+        the interruption goes on.
+        """
+        box: queue.SimpleQueue[Any] = (
+            inbox if inbox is not None else queue.SimpleQueue()
+        )
+        ended = threading.Event()
+        end = object()
+
+        async def supervised() -> T:
+            try:
+                return await function(*args)
+            finally:
+                ended.set()
+
+        future: Future[T] = self._portal.start_task_soon(supervised)
+        future.add_done_callback(lambda _: box.put(end))
+        try:
+            while (thing := box.get()) is not end:
+                if receive is not None:
+                    receive(thing)
+            return future.result()
+        except BaseException:
+            if not ended.is_set():
+                future.cancel()
+                _wait_for_clean_up(ended)
+            raise
+
+    async def run_from_loop(
+        self, function: Callable[..., Awaitable[T]], *args: Any
+    ) -> T:
+        """As :meth:`run`, awaited in another event loop (that of an async test)."""
+        ended = threading.Event()
+
+        async def supervised() -> T:
+            try:
+                return await function(*args)
+            finally:
+                ended.set()
+
+        future: Future[T] = self._portal.start_task_soon(supervised)
+        try:
+            return await anyio.to_thread.run_sync(future.result, abandon_on_cancel=True)
+        except anyio.get_cancelled_exc_class():
+            future.cancel()
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(ended.wait, CLEAN_UP_SECONDS)
+            raise
+
+    def close(self) -> None:
+        """End the loop. What still runs in it is cancelled."""
+        self._exit.close()
+
+
+def _wait_for_clean_up(ended: threading.Event) -> None:
+    """Wait, and take further Ctrl-C as the impatience they are: removal goes on."""
+    until = time.monotonic() + CLEAN_UP_SECONDS
+    while not ended.is_set() and time.monotonic() < until:
+        try:
+            ended.wait(max(0.0, until - time.monotonic()))
+        except KeyboardInterrupt:  # noqa: PERF203 - each one is met on its own
+            sys.stderr.write("\nharbor: still removing sandboxes, one moment\n")
+
+
+class TerminationAsInterrupt:
+    """While armed, SIGTERM ends pytest as Ctrl-C does, so sandboxes are removed.
+
+    Leaves a handler that somebody else installed alone, and does nothing outside the
+    main thread, where Python allows no handlers.
+    """
+
+    def __init__(self) -> None:
+        self._armed = False
+
+    def arm(self) -> None:
+        """Take over SIGTERM unless that was done, or somebody else has it."""
+        if self._armed or threading.current_thread() is not threading.main_thread():
+            return
+        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, _interrupt)
+            self._armed = True
+
+    def disarm(self) -> None:
+        """Give SIGTERM back."""
+        if self._armed and signal.getsignal(signal.SIGTERM) is _interrupt:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        self._armed = False
+
+
+def _interrupt(_number: int, _frame: object) -> None:
+    raise KeyboardInterrupt("SIGTERM")

@@ -1,0 +1,141 @@
+"""Collect task folders: one :class:`TaskFolder` each, never anything inside it."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_harbor.collection import session as sessions
+from pytest_harbor.collection.guard import TASK_FILE
+from pytest_harbor.collection.items import BrokenTask, Episode, TaskNode, episode
+from pytest_harbor.collection.loading import datasets, load
+from pytest_harbor.collection.private import fixture_info
+from pytest_harbor.errors import TaskLoadError
+
+if TYPE_CHECKING:
+    from pytest_harbor.tasks.folder.task import Task
+
+
+class TaskFolder(TaskNode, pytest.File):
+    """A folder with ``task.toml``.
+
+    A ``File``, not a ``Directory``: pytest imports the ``conftest.py`` of every
+    ``Directory`` node, and a task's own is not to run on the host.
+    """
+
+    def collect(self) -> Iterator[pytest.Collector]:
+        yield TaskModule.from_parent(self, path=self.path / TASK_FILE)
+
+
+class TaskModule(TaskNode, pytest.Module):
+    """A ``task.toml``: module-scoped fixtures live as long as the task's items."""
+
+    def collect(self) -> Iterator[pytest.Item]:
+        folder = self.path.parent
+        try:
+            task = load(self.config, folder)
+        except TaskLoadError as error:
+            yield self._broken(error)
+            return
+        self.task = task
+        sessions.of(self.config).needs.add(needs_container(task))
+        self._describe(task)
+        yield from self._episodes(task)
+
+    def istestfunction(self, obj: object, name: str) -> bool:  # noqa: ARG002
+        """Our function is a test, whatever ``python_functions`` says."""
+        return True
+
+    def _broken(self, error: TaskLoadError) -> pytest.Item:
+        name = self.path.parent.name
+        for sign in "[]":
+            name = name.replace(sign, "_")
+        item = BrokenTask.from_parent(
+            self, name=name.replace("::", "_"), problems=_lines(error)
+        )
+        item.add_marker(pytest.mark.harbor(task=name))
+        return item
+
+    def _describe(self, task: Task) -> None:
+        """Marks and keywords for ``-m`` and ``-k``."""
+        config, ours = task.config, task.config.pytest_harbor
+        self.add_marker(
+            pytest.mark.harbor(
+                task=task.id, difficulty=config.difficulty, category=config.category
+            )
+        )
+        self.extra_keyword_matches.update({task.id, *config.tags})
+        if config.category:
+            self.extra_keyword_matches.add(config.category)
+        if config.task is not None and config.task.name:
+            self.extra_keyword_matches.add(config.task.name)
+        for name in ours.markers:
+            self.add_marker(name)
+        if ours.skip:
+            self.add_marker(pytest.mark.skip(reason=ours.skip))
+        if ours.xfail:
+            from pytest_harbor.collection.items import EpisodeFailed
+
+            # Only a failing reward is expected; a broken sandbox stays an error.
+            self.add_marker(pytest.mark.xfail(reason=ours.xfail, raises=EpisodeFailed))
+        if ours.timeout and self.config.pluginmanager.hasplugin("timeout"):
+            self.add_marker(pytest.mark.timeout(ours.timeout))
+
+    def _episodes(self, task: Task) -> Iterator[pytest.Item]:
+        # A function of its own per task: plugins leave marks on function objects.
+        function = types.FunctionType(
+            episode.__code__, episode.__globals__, task.id, episode.__defaults__
+        )
+        function.__doc__ = episode.__doc__
+        self.obj = types.ModuleType("pytest_harbor_task")
+        setattr(self.obj, task.id, function)
+        made: Any = self.ihook.pytest_pycollect_makeitem(
+            collector=self, name=task.id, obj=function
+        )
+        for item in made or ():
+            yield Episode.from_parent(
+                self,
+                name=item.name,
+                callobj=function,
+                originalname=item.originalname,
+                callspec=getattr(item, "callspec", None),
+                fixtureinfo=fixture_info(item),
+            )
+
+
+class DatasetFile(pytest.File):
+    """A ``dataset.toml`` with problems."""
+
+    problems: tuple[str, ...] = ()
+
+    def collect(self) -> Iterator[pytest.Item]:
+        yield BrokenTask.from_parent(self, name=self.path.name, problems=self.problems)
+
+
+def collect_dataset(path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+    """A collector for a ``dataset.toml`` that has problems and tasks below it."""
+    known = datasets(parent.config)
+    if not known.folders(path.parent):
+        return None  # somebody else's file of that name
+    problems = known.problems(path.parent)
+    if not problems:
+        return None
+    sessions.of(parent.config).tasks_seen = True
+    collector: DatasetFile = DatasetFile.from_parent(parent, path=path)
+    collector.problems = tuple(str(problem) for problem in problems)
+    return collector
+
+
+def needs_container(task: Task) -> bool:
+    """Whether ``--harbor-sandbox auto`` means Docker for a task; looks at files only."""
+    return bool(
+        task.config.environment.docker_image or task.has_dockerfile or task.compose_file
+    )
+
+
+def _lines(error: TaskLoadError) -> tuple[str, ...]:
+    return tuple(str(problem) for problem in error.problems)

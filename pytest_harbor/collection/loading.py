@@ -1,0 +1,95 @@
+"""From a task folder to a task: load, dataset, the ``modify_task`` hook."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from pytest_harbor.collection import session as sessions
+from pytest_harbor.collection.datasets import Datasets
+from pytest_harbor.collection.warnings import warn
+from pytest_harbor.errors import Problem, TaskLoadError
+
+if TYPE_CHECKING:
+    from pytest_harbor.tasks.folder.task import Task
+
+_DATASETS: Final = pytest.StashKey[Datasets]()
+_WARNED: Final = pytest.StashKey[set[str]]()
+FORBIDDEN_IN_NAMES: Final = ("[", "]", "::")
+
+
+def datasets(config: pytest.Config) -> Datasets:
+    """The datasets of this session."""
+    return config.stash.setdefault(_DATASETS, Datasets(config.rootpath))
+
+
+def load(config: pytest.Config, folder: Path) -> Task:
+    """Load a task folder with everything that applies to it.
+
+    Raises:
+        TaskLoadError: every problem found.
+    """
+    from pytest_harbor.tasks.folder.load import load_task
+
+    _check_name(folder)
+    dataset = datasets(config).of(folder)
+    strict = sessions.of(config).settings.strict
+    task = load_task(folder, dataset=dataset, strict=strict)
+    _check_markers(config, task)
+    _show_warnings(config, task)
+    return _modified(config, task)
+
+
+def _modified(config: pytest.Config, task: Task) -> Task:
+    try:
+        changed = config.hook.pytest_harbor_modify_task(task=task, config=config)
+    except Exception as error:
+        what = f"pytest_harbor_modify_task failed: {type(error).__name__}: {error}"
+        raise TaskLoadError(str(task.folder), (Problem("", what),)) from error
+    return task if changed is None else changed
+
+
+def _check_name(folder: Path) -> None:
+    bad = [part for part in FORBIDDEN_IN_NAMES if part in folder.name]
+    if bad:
+        what = (
+            f"folder name {folder.name!r} has {bad[0]!r}, which pytest's node IDs "
+            f"cannot hold; rename the folder"
+        )
+        raise TaskLoadError(str(folder), (Problem("", what),))
+
+
+def _check_markers(config: pytest.Config, task: Task) -> None:
+    wanted = task.config.pytest_harbor.markers
+    if not wanted:
+        return
+    known = {_marker_name(line) for line in config.getini("markers")}
+    problems = tuple(
+        Problem(
+            "task.toml: [metadata.pytest_harbor].markers",
+            f"marker {name!r} is not registered; add it to pytest's ini key 'markers'",
+        )
+        for name in wanted
+        if name not in known
+    )
+    if problems:
+        raise TaskLoadError(str(task.folder), problems)
+
+
+def _marker_name(line: str) -> str:
+    return line.split(":", maxsplit=1)[0].split("(", maxsplit=1)[0].strip()
+
+
+def _show_warnings(config: pytest.Config, task: Task) -> None:
+    """Show each text once, at the first task that has it.
+
+    In a dataset of thousands the same unknown key is everywhere; each record still
+    carries the warnings of its task.
+    """
+    shown = config.stash.setdefault(_WARNED, set())
+    for text in task.warnings:
+        if text not in shown:
+            shown.add(text)
+            warn(config, text, task.folder / "task.toml")

@@ -1,0 +1,374 @@
+"""Options and ini keys of the plugin, and the one :class:`Settings` they resolve to.
+
+An option wins over its ini twin (same name, underscores), which wins over the default.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import pytest
+
+from pytest_harbor.errors import SettingsError
+from pytest_harbor.settings import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+GROUP: Final = "harbor"
+_Parse: TypeAlias = Callable[[str], Any]
+
+
+def _text(value: str) -> str:
+    if not value.strip():
+        raise ValueError("a name")
+    return value.strip()
+
+
+def _number(value: str) -> float:
+    try:
+        return float(value)
+    except ValueError:
+        raise ValueError("a number") from None
+
+
+def _integer(value: str) -> int:
+    try:
+        return int(value)
+    except ValueError:
+        raise ValueError("a whole number") from None
+
+
+def _switch(value: str) -> bool:
+    lowered = value.strip().lower()
+    if lowered in {"1", "true", "yes", "on"}:
+        return True
+    if lowered in {"0", "false", "no", "off", ""}:
+        return False
+    raise ValueError("true or false")
+
+
+def _names(value: str) -> tuple[str, ...]:
+    names = [name.strip() for name in value.replace("\n", ",").split(",")]
+    names = [name for name in names if name]
+    if not names:
+        raise ValueError("NAME[,NAME]")
+    if len(set(names)) < len(names):
+        raise ValueError("each name once")
+    return tuple(names)
+
+
+def _lines(value: str) -> tuple[str, ...]:
+    return tuple(line.strip() for line in value.splitlines() if line.strip())
+
+
+def _one_of(*allowed: str) -> _Parse:
+    def parse(value: str) -> str:
+        if value not in allowed:
+            raise ValueError(" or ".join(allowed))
+        return value
+
+    return parse
+
+
+@dataclass(frozen=True)
+class Option:
+    """One setting: ``--harbor-<name>`` (unless ``ini_only``) and ini ``harbor_<name>``.
+
+    ``parse`` turns text into the value; its ``ValueError`` says what was expected.
+    """
+
+    name: str
+    parse: _Parse
+    help: str
+    metavar: str | None = None
+    field: str = ""
+    ini_only: bool = False
+
+    @property
+    def flag(self) -> str:
+        """As it is typed on the command line."""
+        return "--harbor-" + self.name
+
+    @property
+    def key(self) -> str:
+        """The ini key, and the attribute of ``config.option``."""
+        return "harbor_" + self.name.replace("-", "_")
+
+    @property
+    def setting(self) -> str:
+        """The field of :class:`Settings`."""
+        return self.field or self.name.replace("-", "_")
+
+
+OPTIONS: Final = (
+    Option(
+        "agent",
+        _names,
+        "agents that work on each task: oracle (the reference solution), nop, a "
+        "registered name, or module:attr (default: oracle)",
+        "NAME[,NAME]",
+        field="agents",
+    ),
+    Option("model", _text, "model passed to the agent", "NAME"),
+    Option(
+        "sandbox",
+        _text,
+        "auto (Docker for a task that names an image, Dockerfile or Compose file, "
+        "else local), local, docker, or a registered provider (default: auto)",
+        "NAME",
+    ),
+    Option(
+        "unavailable",
+        _one_of("error", "skip"),
+        "what a task gets whose kind of sandbox is not there, such as no Docker "
+        "daemon: error or skip (default: error)",
+        "error|skip",
+    ),
+    Option(
+        "min-reward",
+        _number,
+        "reward an episode must reach to pass, for tasks that name none of their own "
+        "(default: 1.0)",
+        "N",
+    ),
+    Option(
+        "attempts",
+        _integer,
+        "episodes per task and agent; the summary reports mean, pass@k and pass^k "
+        "(default: 1)",
+        "K",
+    ),
+    Option(
+        "validate",
+        _switch,
+        "check that tasks are sound: the oracle must reach the threshold and doing "
+        "nothing must not",
+    ),
+    Option(
+        "retries",
+        _integer,
+        "new tries after an outage or a passed deadline, never after a score "
+        "(default: 1)",
+        "N",
+    ),
+    Option(
+        "timeout-multiplier",
+        _number,
+        "scales the budgets of agents and verifiers (default: 1.0)",
+        "X",
+    ),
+    Option(
+        "turn-sessions",
+        _one_of("fresh", "continue"),
+        "whether an agent starts each turn of a multi-step task anew (default: fresh)",
+        "fresh|continue",
+    ),
+    Option(
+        "prompt-template",
+        _text,
+        "file that wraps the first instruction; {instruction} stands for it",
+        "FILE",
+    ),
+    Option(
+        "results",
+        _text,
+        "folder of the run folders; its link 'latest' names the newest, the last 10 "
+        "are kept (default: .pytest_harbor in the root directory)",
+        "DIR",
+    ),
+    Option(
+        "keep",
+        _one_of("never", "failed", "always"),
+        "leave sandboxes up after their episode and print how to enter them "
+        "(default: never)",
+        "never|failed|always",
+    ),
+    Option("force-build", _switch, "build images anew, whatever is cached"),
+    Option(
+        "strict",
+        _switch,
+        "warnings about a task (unknown keys and the like) are errors",
+    ),
+    Option("debug", _switch, "show tracebacks of pytest-harbor itself"),
+    Option(
+        "reward-key",
+        _text,
+        "key of reward.json that counts where a task writes no 'reward'",
+        ini_only=True,
+    ),
+    Option(
+        "local-mode",
+        _one_of("auto", "namespace", "in-place"),
+        "how the local sandbox isolates: auto, namespace or in-place",
+        ini_only=True,
+    ),
+    Option(
+        "enforce-task-timeouts",
+        _switch,
+        "the episode's deadline is computed from the task (default: true)",
+        ini_only=True,
+    ),
+    Option(
+        "default-episode-timeout-seconds",
+        _number,
+        "deadline where it is not computed from the task (default: 21600)",
+        ini_only=True,
+    ),
+    Option(
+        "step-setup-timeout-s",
+        _number,
+        "bound of a step's setup.sh, seconds (default: the turn's agent budget)",
+        ini_only=True,
+    ),
+    Option(
+        "verifier-grace-s",
+        _number,
+        "slack per verifier budget in the deadline, seconds (default: 60)",
+        ini_only=True,
+    ),
+    Option(
+        "separate-verifier-for-artifacts",
+        _switch,
+        "turns with declared artifacts are verified in a sandbox of their own "
+        "(default: false)",
+        ini_only=True,
+    ),
+    Option(
+        "agent-outcome-policy",
+        _lines,
+        "what an agent's failure does, one rule a line such as 'status:429 = retry'; "
+        "actions: verify, count_as_zero, retry, fail",
+        ini_only=True,
+    ),
+    Option(
+        "agent-setup-timeout-s",
+        _number,
+        "allowance for an agent's own set-up in the deadline, seconds (default: 360)",
+        ini_only=True,
+    ),
+    Option(
+        "sandbox-start-timeout-s",
+        _number,
+        "allowance for a sandbox start in the deadline, seconds (default: 600)",
+        ini_only=True,
+    ),
+)
+
+JUNIT_STEPS: Final = "harbor_junit_steps"
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """Declare every option and ini key."""
+    group = parser.getgroup(GROUP, "agent-evaluation tasks (pytest-harbor)")
+    for option in OPTIONS:
+        twin = f"twin of {option.flag}: " if not option.ini_only else ""
+        parser.addini(option.key, twin + option.help, type="string", default=None)
+        if option.ini_only:
+            continue
+        if option.parse is _switch:
+            group.addoption(
+                option.flag,
+                dest=option.key,
+                action="store_true",
+                default=None,
+                help=option.help,
+            )
+        else:
+            group.addoption(
+                option.flag,
+                dest=option.key,
+                metavar=option.metavar,
+                type=_for_argparse(option),
+                default=None,
+                help=option.help.replace("%", "%%"),
+            )
+    parser.addini(
+        JUNIT_STEPS,
+        "write each step of a multi-step task as a JUnit test case (default: true)",
+        type="bool",
+        default=True,
+    )
+
+
+def _for_argparse(option: Option) -> _Parse:
+    """Check on the command line already; the text itself travels to the workers."""
+
+    def check(value: str) -> str:
+        try:
+            option.parse(value)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(
+                f"expected {error}, got {value!r}"
+            ) from None
+        return value
+
+    return check
+
+
+def resolve(config: pytest.Config) -> Settings:
+    """The settings of this run.
+
+    Raises:
+        pytest.UsageError: a value cannot be used; names the option or ini key.
+    """
+    value: Any
+    values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    for option in OPTIONS:
+        given, origin, base = _given(config, option)
+        if given is None:
+            continue
+        try:
+            value = given if isinstance(given, bool) else option.parse(given)
+        except ValueError as error:
+            raise pytest.UsageError(
+                f"{origin}: expected {error}, got {given!r}"
+            ) from None
+        if option.name in {"results", "prompt-template"}:
+            value = base / value
+        values[option.setting] = value
+        origins[option.setting] = origin
+    values.setdefault("results", config.rootpath / Settings.results)
+    if values.get("validate"):
+        if "agents" in values:
+            raise pytest.UsageError(
+                f"--harbor-validate brings its own agents (oracle and nop): remove "
+                f"{origins['agents']}"
+            )
+        values["agents"] = ("oracle", "nop")
+    try:
+        return Settings(**values)
+    except SettingsError as error:
+        raise pytest.UsageError(_with_origin(str(error), origins)) from None
+
+
+def _given(
+    config: pytest.Config, option: Option
+) -> tuple[str | bool | None, str, Path]:
+    """What the user wrote, where, and the folder that relative paths start from."""
+    if not option.ini_only:
+        value = config.getoption(option.key)
+        if value is not None:
+            return value, option.flag, config.invocation_params.dir
+    text = config.getini(option.key)
+    file = config.inipath
+    place = f"{file.name}: {option.key}" if file else option.key
+    return text or None, place, file.parent if file else config.rootpath
+
+
+def _with_origin(message: str, origins: dict[str, str]) -> str:
+    """Name the option where the message begins with the setting's name."""
+    name = message.split(" ", 1)[0]
+    return message.replace(name, origins[name], 1) if name in origins else message
+
+
+def chosen_on_command_line(config: pytest.Config, names: Sequence[str]) -> bool:
+    """True when one of these options was typed."""
+    return any(
+        config.getoption("harbor_" + name, default=None) is not None for name in names
+    )

@@ -1,0 +1,48 @@
+"""Lines of progress under ``-v``: what each running episode is doing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_harbor.collection.step_reports import PROGRESS, StepReport, emit
+
+if TYPE_CHECKING:
+    from pytest_harbor.events import Event
+
+
+def line(event: Event) -> str | None:
+    """The line for an event, or ``None`` for one that is not worth it."""
+    where = event.step or ""
+    data = event.data
+    if event.kind == "sandbox_started":
+        return f"sandbox {data.get('provider', '')} ready"
+    if event.kind == "phase_started" and event.phase in {"agent", "verify"}:
+        return f"{where}: {event.phase}"
+    if event.kind == "turn_ended" and data.get("reward") is not None:
+        return f"{where}: reward {data['reward']:.2f}"
+    if event.kind == "attempt_failed":
+        again = "trying again" if data.get("will_retry") else "giving up"
+        reason = event.message or data.get("failure_kind") or "failed"
+        return f"{again}: {reason}"
+    return None
+
+
+def show(item: pytest.Item, event: Event) -> None:
+    """Report an event of a running episode, where somebody asked to see them."""
+    if item.config.get_verbosity() <= 0:
+        return
+    text = line(event)
+    if text:
+        emit(item, PROGRESS, {"line": text})
+
+
+def write(report: StepReport, config: pytest.Config) -> None:
+    """Write a line of progress; in the controller, and only with a terminal plugin."""
+    terminal = config.pluginmanager.getplugin("terminalreporter")
+    if terminal is None:
+        return
+    name = report.nodeid.rpartition("::")[2]
+    terminal.ensure_newline()
+    terminal.write_line(f"  {name}: {report.harbor['line']}")

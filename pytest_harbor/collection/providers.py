@@ -1,0 +1,105 @@
+"""The sandbox providers of one process: made on first use, swept once, closed at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
+
+from pytest_harbor.sandboxes.api import Capabilities, Provider
+from pytest_harbor.sandboxes.choose import DOCKER, LOCAL, check_known, provider_name
+
+if TYPE_CHECKING:
+    from pytest_harbor.collection.session import HarborSession
+
+T = TypeVar("T")
+Choice: TypeAlias = "str | Provider"
+"""What fixture ``harbor_provider`` gives: ``auto``, a name, or a provider."""
+
+
+class Providers:
+    """Providers by name, and those that a fixture brought."""
+
+    def __init__(self, session: HarborSession) -> None:
+        self._session = session
+        self._made: dict[str, Provider] = {}
+        self._foreign: list[Provider] = []
+        self._registered: Mapping[str, Callable[[], Provider]] | None = None
+
+    def choose(self, choice: Choice, *, needs_container: bool) -> Provider:
+        """The provider for a task.
+
+        Raises:
+            SettingsError: nobody registered a provider of that name.
+        """
+        if isinstance(choice, Provider):
+            if not any(choice is known for known in self._foreign):
+                self._foreign.append(choice)
+            return choice
+        check_known(choice, self.registered)
+        return self.by_name(provider_name(choice, needs_container))
+
+    def by_name(self, name: str) -> Provider:
+        """The one provider of that name; made, and swept, on first use."""
+        if name not in self._made:
+            self._made[name] = self._make(name)
+            if self._session.worker in {"main", "gw0"}:
+                self._sweep(self._made[name])
+        return self._made[name]
+
+    @property
+    def registered(self) -> Mapping[str, Callable[[], Provider]]:
+        """Providers of ``pytest_harbor_sandbox_providers`` hooks."""
+        if self._registered is None:
+            found: dict[str, Callable[[], Provider]] = {}
+            hook = self._session.config.hook
+            # pluggy calls the last registered first; the last word is the first's.
+            for offered in reversed(
+                hook.pytest_harbor_sandbox_providers(config=self._session.config)
+            ):
+                found.update(offered or {})
+            self._registered = found
+        return self._registered
+
+    def probe(self, name: str) -> Capabilities:
+        """What a provider found out about itself."""
+        return self._session.bridge.run(self.by_name(name).probe)
+
+    def sweep(self, names: Iterable[str]) -> int:
+        """Remove what dead owners left; returns how many things."""
+        return sum(self._sweep(self.by_name(name)) for name in names)
+
+    def close(self) -> None:
+        """Finish removals. One provider's trouble does not keep the others open."""
+        for provider in (*self._made.values(), *self._foreign):
+            self._try("closing", provider, provider.aclose)
+        self._made.clear()
+        self._foreign.clear()
+
+    def _make(self, name: str) -> Provider:
+        if name in self.registered:
+            return self.registered[name]()
+        if name == LOCAL:
+            from pytest_harbor.sandboxes.local.provider import LocalProvider
+
+            return LocalProvider(mode=self._session.settings.local_mode)
+        if name == DOCKER:
+            from pytest_harbor.sandboxes.docker.provider import DockerProvider
+
+            return DockerProvider()
+        check_known(name, self.registered)
+        raise AssertionError(name)
+
+    def _sweep(self, provider: Provider) -> int:
+        return self._try("sweeping", provider, provider.sweep) or 0
+
+    def _try(
+        self, what: str, provider: Provider, function: Callable[[], Awaitable[T]]
+    ) -> T | None:
+        """Clean-up may fail without failing anything; it is told at the end."""
+        try:
+            return self._session.bridge.run(function)
+        except Exception as error:  # noqa: BLE001 - see above
+            self._session.trouble.append(
+                f"{what} {provider.name} sandboxes failed: {error}"
+            )
+            return None

@@ -1,0 +1,241 @@
+"""Run an episode for an item: plan, engine, records, reports, verdict."""
+
+from __future__ import annotations
+
+import os
+import queue
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NoReturn
+
+import pytest
+
+from pytest_harbor.collection import markers, progress
+from pytest_harbor.collection import session as sessions
+from pytest_harbor.collection.items import Episode, EpisodeFailed
+from pytest_harbor.collection.private import skip_at_item
+from pytest_harbor.collection.step_reports import STEP, emit
+from pytest_harbor.errors import HarborError, SettingsError
+from pytest_harbor.results import junit
+from pytest_harbor.results.failure_text import failure_text
+from pytest_harbor.results.records import Origin, Records
+
+if TYPE_CHECKING:
+    from pytest_harbor.agents.api import Agent
+    from pytest_harbor.collection.providers import Choice
+    from pytest_harbor.episodes.outcome import Verdict
+    from pytest_harbor.episodes.result import EpisodeResult
+    from pytest_harbor.events import Event
+    from pytest_harbor.sandboxes.api import Provider
+    from pytest_harbor.settings import Settings
+    from pytest_harbor.tasks.folder.plan_types import EpisodePlan
+    from pytest_harbor.tasks.folder.task import Task
+
+DEFAULT_MIN_REWARD: Final = 1.0
+_RUN: Final = pytest.StashKey["Run"]()
+
+
+@dataclass(frozen=True)
+class Request:
+    """Everything an episode is run from; each part comes from a fixture."""
+
+    item: pytest.Item
+    task: Task
+    settings: Settings
+    provider: Choice
+    agent: Agent
+    attempt: int
+
+
+@dataclass(frozen=True)
+class Run:
+    """An episode that ended, and what it is worth."""
+
+    result: EpisodeResult
+    verdict: Verdict
+    text: str
+
+
+def run(request: Request) -> EpisodeResult:
+    """Run the episode; gives its result when there is one to judge.
+
+    Raises:
+        pytest.fail.Exception: infrastructure, a refusal, a masked result.
+        pytest.skip.Exception: nothing that could be run, and that is no failure.
+    """
+    item, settings = request.item, request.settings
+    item.user_properties[:] = junit.without_ours(item.user_properties)
+    try:
+        finished = _run(request)
+    except HarborError as error:
+        sessions.of(item.config).record_broken(item, request.task.id, error.message)
+        raise
+    item.stash[_RUN] = finished
+    _report(item, finished)
+    result, verdict = finished.result, finished.verdict
+    if result.status == "unavailable" and settings.unavailable == "skip":
+        raise skip_at_item(verdict.message)
+    if verdict.outcome == "skipped":
+        raise skip_at_item(verdict.message)
+    if verdict.outcome == "error":
+        _fail(finished.text)
+    return result
+
+
+def fail_by_verdict(item: pytest.Item) -> None:
+    """The call of a collected item. Raises EpisodeFailed."""
+    finished = item.stash[_RUN]
+    if finished.verdict.outcome == "failed":
+        raise EpisodeFailed(junit.clean(finished.text), pytrace=False)
+
+
+def threshold(request: Request) -> float:
+    """The first that is set: marker, task, option or ini key, 1.0 (design 4)."""
+    marked = markers.read(request.item).min_reward
+    for value in (
+        marked,
+        request.task.config.pytest_harbor.min_reward,
+        request.settings.min_reward,
+    ):
+        if value is not None:
+            return value
+    return DEFAULT_MIN_REWARD
+
+
+def agent_name(agent: Agent) -> str:
+    """The name an agent goes by in records and reports."""
+    return str(getattr(agent, "name", None) or type(agent).__name__)
+
+
+def _run(request: Request) -> Run:
+    from pytest_harbor.episodes.outcome import judge
+
+    plan = make_plan(request)
+    session = sessions.of(request.item.config)
+    if request.settings.validate:
+        _skip_unvalidated(plan)
+    provider = session.providers.choose(
+        request.provider, needs_container=plan.environment.needs_container
+    )
+    must_miss = request.settings.validate and plan.agent == "nop"
+    origin = Origin(
+        node_id=request.item.nodeid,
+        min_reward=threshold(request),
+        worker=session.worker,
+        is_test=not isinstance(request.item, Episode),
+        must_miss=must_miss,
+    )
+    records, logs = _places(session, plan)
+    records.started(
+        origin=origin,
+        task_id=plan.task_id,
+        agent=plan.agent,
+        attempt=plan.attempt,
+        sandbox=provider.name,
+    )
+    result = _in_loop(session, request, plan, provider, logs)
+    verdict = judge(result, threshold=origin.min_reward, must_miss=must_miss)
+    records.finished(result, verdict, origin=origin)
+    root = request.item.config.rootpath
+    request.item.user_properties += junit.properties(
+        result, min_reward=origin.min_reward, root=root
+    )
+    return Run(result, verdict, failure_text(result, verdict, root=root))
+
+
+def make_plan(request: Request) -> EpisodePlan:
+    """The plan of the item's episode.
+
+    Raises:
+        SettingsError: something is asked for that does not exist yet.
+    """
+    from pytest_harbor.tasks.folder.plan import plan_episode
+
+    if request.task.is_multi_step:
+        raise SettingsError("multi-step tasks are not supported yet")
+    return plan_episode(
+        request.task,
+        request.settings,
+        agent=agent_name(request.agent),
+        attempt=request.attempt,
+    )
+
+
+def _in_loop(
+    session: sessions.HarborSession,
+    request: Request,
+    plan: EpisodePlan,
+    provider: Provider,
+    logs: Path,
+) -> EpisodeResult:
+    """Run the engine in its loop and its events through the hooks, here."""
+    from pytest_harbor.episodes.episode import run as run_engine
+
+    inbox: queue.SimpleQueue[Event] = queue.SimpleQueue()
+    item = request.item
+
+    def receive(event: Event) -> None:
+        item.ihook.pytest_harbor_event(event=event, item=item)
+        progress.show(item, event)
+
+    session.interrupts.arm()
+    call = partial(
+        run_engine,
+        plan,
+        provider,
+        request.agent,
+        inbox.put,
+        logs=logs,
+        keep=request.settings.keep,
+        environ=dict(os.environ),
+        debug=request.settings.debug,
+    )
+    return session.bridge.run(call, inbox=inbox, receive=receive)
+
+
+def _places(session: sessions.HarborSession, plan: EpisodePlan) -> tuple[Records, Path]:
+    folder = session.run_folder
+    try:
+        return Records(folder.path), folder.new_episode(plan.episode_id)
+    except OSError as error:
+        raise SettingsError(
+            f"results folder {folder.results} cannot be written: {error.strerror}. "
+            f"Choose another one with --harbor-results"
+        ) from error
+
+
+def _skip_unvalidated(plan: EpisodePlan) -> None:
+    if plan.agent != "oracle":
+        return
+    without = [
+        turn.name
+        for turn in plan.turns
+        if not turn.has_solve_script and turn.reference_answer is None
+    ]
+    if not without:
+        return
+    steps = f" for {', '.join(without)}" if plan.is_multi_step else ""
+    raise skip_at_item(f"unvalidated: no solution/solve.sh or answer.md{steps}")
+
+
+def _report(item: pytest.Item, finished: Run) -> None:
+    """Hooks, and a report per step of a collected task with several."""
+    result = finished.result
+    item.ihook.pytest_harbor_episode_finished(result=result, item=item)
+    if not (result.is_multi_step and isinstance(item, Episode)):
+        return
+    for step in finished.verdict.steps:
+        data = {
+            "name": step.name,
+            "index": step.index,
+            "outcome": step.outcome,
+            "message": junit.clean(step.message),
+            "reward": step.reward,
+            "seconds": step.seconds or 0.0,
+        }
+        emit(item, STEP, data)
+
+
+def _fail(text: str) -> NoReturn:
+    pytest.fail(junit.clean(text), pytrace=False)

@@ -1,0 +1,198 @@
+"""What one pytest process keeps for the whole session. Heavy parts come on first use."""
+
+from __future__ import annotations
+
+import os
+import time
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from pytest_harbor.collection import options
+from pytest_harbor.errors import SettingsError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pytest_harbor.agents.api import Agent
+    from pytest_harbor.collection.bridge import Bridge, TerminationAsInterrupt
+    from pytest_harbor.collection.providers import Providers
+    from pytest_harbor.results.run_folder import RunFolder
+    from pytest_harbor.results.summary import Summary
+    from pytest_harbor.settings import Settings
+
+KEY: Final = pytest.StashKey["HarborSession"]()
+_WORKER_INPUT: Final = "pytest_harbor"
+
+
+class HarborSession:
+    """State of one process: controller, worker, or the only one.
+
+    ``tasks_seen`` turns true with the first task that is collected (in the controller of
+    pytest-xdist: with the first worker that tells of one). Until then nothing was imported, made or started.
+    """
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+        self.settings: Settings = options.resolve(config)
+        inherited: dict[str, Any] = getattr(config, "workerinput", {}).get(
+            _WORKER_INPUT, {}
+        )
+        self.worker: str = getattr(config, "workerinput", {}).get("workerid", "main")
+        self.run_id: str = inherited.get("run_id") or new_run_id()
+        self.owner: str = inherited.get("owner", "")
+        if "results" in inherited:
+            results = Path(inherited["results"])
+            self.settings = self.settings.with_changes(results=results)
+        self.tasks_seen = False
+        self.needs: set[bool] = set()
+        """Whether collected tasks need a container: True, False or both."""
+        self.summary: Summary | None = None
+        """The roll-up, once the run is over; in the controller only."""
+        self.trouble: list[str] = []
+        """What went wrong while cleaning up; told at the end."""
+        self._below: dict[Path, bool] = {}
+
+    @property
+    def is_worker(self) -> bool:
+        """True in a worker of pytest-xdist."""
+        return self.worker != "main"
+
+    @property
+    def is_controller(self) -> bool:
+        """True in the process that reports: not in a worker."""
+        return not self.is_worker
+
+    def worker_input(self) -> dict[str, object]:
+        """What a worker must know to write into the same run folder."""
+        return {
+            _WORKER_INPUT: {
+                "run_id": self.run_id,
+                "owner": _own_name(),
+                "results": str(self.settings.results),
+            }
+        }
+
+    @cached_property
+    def run_folder(self) -> RunFolder:
+        """The folder of this run; made when the first episode starts."""
+        from pytest_harbor.results.run_folder import RunFolder
+
+        owner = self.owner or _own_name()
+        return RunFolder(self.settings.results, self.run_id, owner=owner)
+
+    @cached_property
+    def interrupts(self) -> TerminationAsInterrupt:
+        """SIGTERM as Ctrl-C, once something runs that has to be removed."""
+        from pytest_harbor.collection.bridge import TerminationAsInterrupt
+
+        return TerminationAsInterrupt()
+
+    @cached_property
+    def bridge(self) -> Bridge:
+        """The event loop of this process, in a thread of its own."""
+        from pytest_harbor.collection.bridge import Bridge
+
+        return Bridge()
+
+    @cached_property
+    def providers(self) -> Providers:
+        """The sandbox providers of this process."""
+        from pytest_harbor.collection.providers import Providers
+
+        return Providers(self)
+
+    def has(self, part: str) -> bool:
+        """True when a part that is made on first use was made."""
+        return part in self.__dict__
+
+    def is_below_named(self, session: pytest.Session, path: Path) -> bool:
+        """True when ``path`` is, or lies in, what pytest was asked to collect."""
+        known = self._below.get(path)
+        if known is None:
+            known = session.isinitpath(path) or (
+                path.parent != path and self.is_below_named(session, path.parent)
+            )
+            self._below[path] = known
+        return known
+
+    def check_names(self) -> None:
+        """Refuse agents and sandboxes that do not exist before anything starts.
+
+        Raises:
+            pytest.UsageError: lists the known ones.
+        """
+        from pytest_harbor.sandboxes.choose import check_known
+
+        try:
+            check_known(self.settings.sandbox, self.providers.registered)
+            for name in self.settings.agents:
+                self.make_agent(name, self.settings.model)
+        except SettingsError as error:
+            raise pytest.UsageError(str(error)) from None
+
+    def tasks_ran(self) -> bool:
+        """True when some process of this run wrote a record."""
+        if not (self.has("run_folder") or self.tasks_seen):
+            return False
+        return self.run_folder.exists
+
+    def make_agent(self, name: str, model: str | None) -> Agent:
+        """A new agent of that name. Raises SettingsError."""
+        from pytest_harbor.agents.registry import resolve_agent
+
+        return resolve_agent(name, model=model, known=self._known_agents)
+
+    @cached_property
+    def _known_agents(self) -> dict[str, Callable[..., Agent]]:
+        known: dict[str, Callable[..., Agent]] = {}
+        for offered in reversed(
+            self.config.hook.pytest_harbor_agents(config=self.config)
+        ):
+            known.update(offered or {})
+        return known
+
+    def record_broken(self, item: pytest.Item, task_id: str, reason: str) -> None:
+        """Write an item that never became an episode into the records."""
+        from pytest_harbor.results.records import Origin, Records
+
+        origin = Origin(item.nodeid, min_reward=0.0, worker=self.worker)
+        try:
+            Records(self.run_folder.path).broken(
+                origin=origin, task_id=task_id, reason=reason
+            )
+        except OSError as error:
+            self.trouble.append(f"records cannot be written: {error}")
+
+    def close(self) -> None:
+        """End providers and loop. May be called again."""
+        if self.has("providers"):
+            self.providers.close()
+            del self.providers
+        if self.has("bridge"):
+            self.bridge.close()
+            del self.bridge
+        if self.has("interrupts"):
+            self.interrupts.disarm()
+
+
+def new_run_id() -> str:
+    """Sorts by time; unique among sessions that start in the same second."""
+    return time.strftime("%Y%m%d-%H%M%S") + "-" + os.urandom(3).hex()
+
+
+def _own_name() -> str:
+    """This process as an owner; empty where there is no /proc to tell."""
+    from pytest_harbor.sandboxes.owner import Owner
+
+    try:
+        return str(Owner.current())
+    except OSError:
+        return ""
+
+
+def of(config: pytest.Config) -> HarborSession:
+    """The state that :func:`pytest_configure` made."""
+    return config.stash[KEY]

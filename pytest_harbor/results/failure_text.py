@@ -1,0 +1,88 @@
+"""What a failed or broken episode tells a person: short, the reason first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from pytest_harbor.results.run_folder import relative_to
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pytest_harbor.episodes.outcome import Verdict
+    from pytest_harbor.episodes.result import EpisodeResult, TurnResult
+    from pytest_harbor.verification.ctrf import InnerTest
+
+TAIL_LINES: Final = 30
+INNER_TESTS: Final = 10
+SHOWN_SECONDS: Final = 0.05  # less rounds to 0.0
+PHASES: Final = ("prepare", "agent", "collect", "verify")
+
+
+def failure_text(result: EpisodeResult, verdict: Verdict, *, root: Path) -> str:
+    """The verdict's message, times, the turn table, the verifier's last lines, logs."""
+    blocks = [verdict.message]
+    if times := _times(result):
+        blocks.append(times)
+    if result.is_multi_step and result.turns:
+        blocks.append("\n".join(_turn_table(result, verdict)))
+    if result.turns:
+        blocks += _verifier(result.turns[-1])
+    if result.kept_sandboxes:
+        blocks += [f"kept: {line}" for line in result.kept_sandboxes]
+    if result.logs is not None:
+        blocks.append(f"logs: {relative_to(result.logs, root)}")
+    return "\n".join(blocks)
+
+
+def _times(result: EpisodeResult) -> str:
+    parts = [
+        f"{name} {result.durations[name]:.1f} s"
+        for name in ("seed", *PHASES, "cleanup")
+        if result.durations.get(name, 0.0) >= SHOWN_SECONDS
+    ]
+    return "times: " + ", ".join(parts) if parts else ""
+
+
+def _turn_table(result: EpisodeResult, verdict: Verdict) -> Iterator[str]:
+    started = {turn.name: turn for turn in result.turns}
+    width = max(len(name) for name in ("step", *result.declared_steps))
+    yield f"{'step':<{width}}  {'reward':>6}  {'seconds':>7}  outcome"
+    for step in verdict.steps:
+        turn = started.get(step.name)
+        reward = "-" if turn is None or turn.reward is None else f"{turn.reward:.2f}"
+        seconds = "-" if turn is None else f"{turn.seconds:.1f}"
+        line = f"{step.name:<{width}}  {reward:>6}  {seconds:>7}  {step.outcome}"
+        first = step.message.splitlines()[0] if step.message else ""
+        yield f"{line}: {first}" if first else line
+
+
+def _verifier(turn: TurnResult) -> list[str]:
+    blocks = []
+    if turn.agent_timed_out:
+        blocks.append("the agent ran out of time")
+    if turn.verifier_exit_code is not None:
+        blocks.append(f"verifier: exit code {turn.verifier_exit_code}")
+    if turn.verifier_timed_out:
+        blocks.append("verifier: ran out of time")
+    if bad := [test for test in turn.inner_tests if test.status != "passed"]:
+        blocks += _inner(bad)
+    tail = turn.verifier_output_tail.splitlines()[-TAIL_LINES:]
+    if tail:
+        blocks.append(f"last lines of the verifier (at most {TAIL_LINES}):")
+        blocks += [f"  {line}" for line in tail]
+    blocks += [f"warning: {line}" for line in turn.warnings]
+    return blocks
+
+
+def _inner(tests: Sequence[InnerTest]) -> list[str]:
+    lines = []
+    for test in tests[:INNER_TESTS]:
+        message = test.message.strip().splitlines()
+        lines.append(
+            f"{test.status}: {test.name}" + (f": {message[0]}" if message else "")
+        )
+    if len(tests) > INNER_TESTS:
+        lines.append(f"and {len(tests) - INNER_TESTS} more")
+    return lines

@@ -1,0 +1,241 @@
+"""The roll-up of a run, rebuilt from its record files alone.
+
+Only what is on disk counts, so it is the same with and without workers, and can be made
+again later from a killed run's folder.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import comb
+from pathlib import Path
+from typing import Any, Final
+
+from pytest_harbor.results import records
+
+SUMMARY: Final = "summary.json"
+SLOWEST: Final = 3
+
+
+@dataclass(frozen=True)
+class AgentSummary:
+    """What one agent (and model) came to. Rates are between 0 and 1.
+
+    ``pass_at_k`` and ``pass_hat_k`` are there with several attempts: the chance that at least one
+    of k attempts passes, and that all k do, as a mean over tasks.
+    """
+
+    agent: str
+    episodes: int
+    passed: int
+    failed: int
+    errors: int
+    skipped: int
+    mean_reward: float | None
+    pass_rate: float | None
+    attempts: int = 1
+    pass_at_k: float | None = None
+    pass_hat_k: float | None = None
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A whole run. ``episodes`` counts those that ended, graded or not.
+
+    Mean reward and pass rate are over graded episodes: infrastructure trouble says nothing
+    about an agent. ``unfinished`` started and never ended.
+    """
+
+    run_id: str
+    episodes: int
+    passed: int
+    failed: int
+    errors: int
+    skipped: int
+    mean_reward: float | None
+    pass_rate: float | None
+    seconds: float
+    agents: tuple[AgentSummary, ...]
+    slowest: tuple[tuple[str, float], ...]
+    unfinished: tuple[str, ...]
+    isolation: tuple[str, ...]
+    kept_sandboxes: tuple[str, ...]
+
+
+def summarize(folder: Path) -> Summary:
+    """Read the record files of a run folder."""
+    ended = latest_rows(folder)
+    rows = list(ended.values())
+    started: dict[str, float] = {}
+    for row in records.read(folder / records.STARTED):
+        started[row["node_id"]] = row["started_at"]
+    unfinished = sorted(
+        node
+        for node, at in started.items()
+        if node not in ended or at > float(ended[node]["ended_at"])
+    )
+    by_agent: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for row in rows:
+        if row.get("agent"):
+            by_agent[_agent_label(row)].append(row)
+    times = sorted(
+        ((row["node_id"], float(row["seconds"])) for row in rows if row["seconds"]),
+        key=lambda pair: (-pair[1], pair[0]),
+    )
+    counts = _counts(rows)
+    return Summary(
+        run_id=folder.name,
+        episodes=len(rows),
+        **counts,
+        mean_reward=_mean_reward(rows),
+        pass_rate=_pass_rate(rows),
+        seconds=sum(float(row["seconds"]) for row in rows),
+        agents=tuple(_agent(name, by_agent[name]) for name in sorted(by_agent)),
+        slowest=tuple(times[:SLOWEST]),
+        unfinished=tuple(unfinished),
+        isolation=tuple(sorted({i for row in rows if (i := _isolation(row))})),
+        kept_sandboxes=tuple(
+            line for row in rows for line in row.get("kept_sandboxes") or ()
+        ),
+    )
+
+
+def latest_rows(folder: Path) -> dict[str, dict[str, Any]]:
+    """Per node ID, the row of its last episode: a rerun replaces what went before."""
+    ended: dict[str, dict[str, Any]] = {}
+    candidates = list(records.read(folder / records.ROLLOUTS)) + [
+        row | {"outcome": "error"}
+        for row in records.read(folder / records.FAILURES)
+        if row.get("final")
+    ]
+    for row in sorted(candidates, key=lambda row: float(row["ended_at"])):
+        ended[row["node_id"]] = row
+    return dict(sorted(ended.items()))
+
+
+def _counts(rows: Sequence[dict[str, Any]]) -> dict[str, int]:
+    names = {
+        "passed": "passed",
+        "failed": "failed",
+        "errors": "error",
+        "skipped": "skipped",
+    }
+    return {
+        name: sum(1 for row in rows if row["outcome"] == outcome)
+        for name, outcome in names.items()
+    }
+
+
+def _graded(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [row for row in rows if row["outcome"] in {"passed", "failed"}]
+
+
+def _mean_reward(rows: Sequence[dict[str, Any]]) -> float | None:
+    rewards = [
+        float(row["reward"]) for row in _graded(rows) if row.get("reward") is not None
+    ]
+    return sum(rewards) / len(rewards) if rewards else None
+
+
+def _pass_rate(rows: Sequence[dict[str, Any]]) -> float | None:
+    graded = _graded(rows)
+    passed = sum(1 for row in graded if row["outcome"] == "passed")
+    return passed / len(graded) if graded else None
+
+
+def _agent_label(row: dict[str, Any]) -> str:
+    model = row.get("model")
+    return f"{row['agent']} ({model})" if model else str(row["agent"])
+
+
+def _isolation(row: dict[str, Any]) -> str:
+    sandbox, isolation = row.get("sandbox"), row.get("isolation")
+    if not sandbox:
+        return ""
+    return f"{sandbox} ({isolation})" if isolation else str(sandbox)
+
+
+def _agent(name: str, rows: Sequence[dict[str, Any]]) -> AgentSummary:
+    by_task: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for row in _graded(rows):
+        by_task[row["node_id"].partition("[")[0]].append(row)
+    attempts = max((int(row["attempt"] or 1) for row in rows), default=1)
+    at_k, hat_k = pass_estimates(
+        [
+            (len(group), sum(1 for row in group if row["outcome"] == "passed"))
+            for group in by_task.values()
+        ],
+        attempts,
+    )
+    return AgentSummary(
+        agent=name,
+        episodes=len(rows),
+        **_counts(rows),
+        mean_reward=_mean_reward(rows),
+        pass_rate=_pass_rate(rows),
+        attempts=attempts,
+        pass_at_k=at_k if attempts > 1 else None,
+        pass_hat_k=hat_k if attempts > 1 else None,
+    )
+
+
+def pass_estimates(
+    tasks: Sequence[tuple[int, int]], k: int
+) -> tuple[float | None, float | None]:
+    """Mean pass@k and pass^k over tasks given as (graded attempts, passed ones).
+
+    pass@k is the unbiased ``1 - C(n-c, k) / C(n, k)``, pass^k ``C(c, k) / C(n, k)``. A task with fewer
+    than k graded attempts cannot be judged and is left out.
+    """
+    known = [(n, c) for n, c in tasks if n >= k]
+    if not known:
+        return None, None
+    at_k = [1 - comb(n - c, k) / comb(n, k) for n, c in known]
+    hat_k = [comb(c, k) / comb(n, k) for n, c in known]
+    return sum(at_k) / len(known), sum(hat_k) / len(known)
+
+
+def write(folder: Path) -> Summary:
+    """Write ``summary.json`` beside the record files."""
+    summary = summarize(folder)
+    records.write_json(folder / SUMMARY, summary)
+    return summary
+
+
+def lines(summary: Summary, *, logs: str) -> list[str]:
+    """The roll-up for people. ``logs`` is where the run folder is."""
+    text = [
+        f"{summary.episodes} episodes: {summary.passed} passed, "
+        f"{summary.failed} failed, {summary.errors} errors"
+        + (f", {summary.skipped} skipped" if summary.skipped else "")
+        + f"; {_scores(summary.mean_reward, summary.pass_rate)}"
+    ]
+    text += [_agent_line(agent) for agent in summary.agents]
+    text += [
+        f"slowest: {seconds:.1f} s {node_id}"
+        for node_id, seconds in summary.slowest
+        if seconds >= 1.0
+    ]
+    text += [f"started, not finished: {node}" for node in summary.unfinished]
+    text += [f"sandbox: {line}" for line in summary.isolation]
+    text += [f"kept: {line}" for line in summary.kept_sandboxes]
+    return [*text, f"results: {logs}"]
+
+
+def _scores(mean: float | None, rate: float | None) -> str:
+    if mean is None or rate is None:
+        return "nothing was graded"
+    return f"mean reward {mean:.2f}, pass rate {100 * rate:.0f}%"
+
+
+def _agent_line(agent: AgentSummary) -> str:
+    line = (
+        f"{agent.agent}: {agent.passed} of {agent.episodes} passed, "
+        f"{_scores(agent.mean_reward, agent.pass_rate)}"
+    )
+    if agent.pass_at_k is not None and agent.pass_hat_k is not None:
+        k = agent.attempts
+        line += f", pass@{k} {agent.pass_at_k:.2f}, pass^{k} {agent.pass_hat_k:.2f}"
+    return line
