@@ -34,7 +34,7 @@ from pytest_harbor.episodes.result import (
 from pytest_harbor.episodes.retry import is_terminal, tries_again
 from pytest_harbor.episodes.rollup import common_mode, roll_up, stopped_after
 from pytest_harbor.episodes.sandbox_set import SandboxSet
-from pytest_harbor.episodes.seed import ORACLE, Seed, check_provider, make_seed
+from pytest_harbor.episodes.seed import ORACLE, Seed, check_provider, make_seed, refuse
 from pytest_harbor.episodes.turn import Stage, run_turn
 from pytest_harbor.errors import (
     CANCELLED,
@@ -179,6 +179,12 @@ class _Episode:
         self.capabilities = await self.provider.probe()
         if not self.capabilities.available:
             raise SandboxUnavailable(self.capabilities.reason)
+        refuse(
+            self.plan,
+            capabilities=self.capabilities,
+            can_continue=bool(getattr(self.agent, "can_continue", False)),
+            environ=environ,
+        )
         check_provider(self.provider, self.plan, seed)
         return seed
 

@@ -1,6 +1,6 @@
 """Before anything starts: templates resolved, everything refused that cannot run.
 
-Pure but for the probe of the provider, which is asked what it can do.
+Pure: what the provider can do was found out before.
 """
 
 from __future__ import annotations
@@ -10,10 +10,17 @@ from dataclasses import dataclass
 
 from pytest_harbor.agents.outcome_policy import OutcomePolicy, parse_policy
 from pytest_harbor.errors import SettingsError, TaskRefused
-from pytest_harbor.sandboxes.api import EnvironmentSpec, Limits, Provider, User
+from pytest_harbor.sandboxes.api import (
+    Capabilities,
+    EnvironmentSpec,
+    Limits,
+    Provider,
+    User,
+)
 from pytest_harbor.sandboxes.output import Masker
 from pytest_harbor.tasks.folder.plan_types import EnvironmentPlan, EpisodePlan
-from pytest_harbor.tasks.folder.templates import Resolved, resolve
+from pytest_harbor.tasks.folder.seed import seed_problems
+from pytest_harbor.tasks.folder.templates import resolve
 
 ORACLE = "oracle"
 
@@ -35,47 +42,61 @@ class Seed:
 def make_seed(plan: EpisodePlan, environ: Mapping[str, str]) -> Seed:
     """Resolve every template of the plan from the host's environment.
 
+    Variables that are not set are left out here; :func:`refuse` names them.
     ``[solution].env`` is the oracle's alone: other agents run without it.
 
     Raises:
-        TaskRefused: variables that are not set, all of them with their tables (X37),
-            or an outcome policy that cannot be read.
+        TaskRefused: the outcome policy cannot be read.
     """
-    seen: list[Resolved] = []
+    secrets: list[str] = []
 
     def values(env: Mapping[str, str], table: str) -> Mapping[str, str]:
         resolved = resolve(env, table, environ)
-        seen.append(resolved)
+        secrets.extend(resolved.secrets)
         return resolved.values
 
     def spec(environment: EnvironmentPlan) -> EnvironmentSpec:
-        env = values(environment.env, f"{environment.table}.env")
+        env = values(environment.env, environment.table)
         return environment_spec(environment, env, force_build=plan.force_build)
 
-    environment = spec(plan.environment)
-    verifier_envs = []
-    verifier_environments = []
-    for turn in plan.turns:
-        verifier = turn.verifier
-        verifier_envs.append(values(verifier.env, _verifier_table(plan, turn.name)))
-        own = verifier.environment
-        verifier_environments.append(None if own is None else spec(own))
-    solution_env: Mapping[str, str] = {}
-    if plan.agent == ORACLE:
-        solution_env = values(plan.solution_env, "[solution].env")
-    _refuse_missing(seen)
+    is_oracle = plan.agent == ORACLE
+    verifiers = [turn.verifier for turn in plan.turns]
     try:
         policy = parse_policy(plan.agent_outcome_policy)
     except SettingsError as error:
         raise TaskRefused(str(error)) from error
     return Seed(
-        environment=environment,
-        verifier_environments=tuple(verifier_environments),
-        verifier_envs=tuple(verifier_envs),
-        solution_env=solution_env,
-        masker=Masker(secret for item in seen for secret in item.secrets),
+        environment=spec(plan.environment),
+        verifier_environments=tuple(
+            spec(item.environment) if item.environment else None for item in verifiers
+        ),
+        verifier_envs=tuple(values(item.env, "[verifier]") for item in verifiers),
+        solution_env=values(plan.solution_env, "[solution]") if is_oracle else {},
+        masker=Masker(secrets),
         policy=policy,
     )
+
+
+def refuse(
+    plan: EpisodePlan,
+    *,
+    capabilities: Capabilities,
+    can_continue: bool,
+    environ: Mapping[str, str],
+) -> None:
+    """Refuse what cannot run, every reason at once (spec 19.6).
+
+    Raises:
+        TaskRefused: one line per reason.
+    """
+    problems = seed_problems(
+        plan,
+        groups=capabilities.groups,
+        can_continue=can_continue,
+        environ=environ,
+    )
+    if problems:
+        raise TaskRefused("\n".join(map(str, problems)), rule=problems[0].rule)
 
 
 def check_provider(provider: Provider, plan: EpisodePlan, seed: Seed) -> None:
@@ -118,22 +139,3 @@ def environment_spec(
         start_timeout_seconds=plan.start_timeout_seconds,
         force_build=force_build,
     )
-
-
-def _verifier_table(plan: EpisodePlan, step: str) -> str:
-    if plan.is_multi_step:
-        return f"[verifier].env or [steps.verifier].env of step {step!r}"
-    return "[verifier].env"
-
-
-def _refuse_missing(seen: Sequence[Resolved]) -> None:
-    tables: dict[str, dict[str, None]] = {}
-    for resolved in seen:
-        for variable, table in resolved.missing:
-            tables.setdefault(variable, {})[table] = None
-    if tables:
-        lines = [
-            f"environment variable {variable!r} is not set (needed by {', '.join(of)})"
-            for variable, of in tables.items()
-        ]
-        raise TaskRefused("\n".join(lines), rule="X37")
