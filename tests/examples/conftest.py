@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -28,6 +30,12 @@ class Run:
         """Test cases of the JUnit report by name."""
         assert self.report is not None, self.output
         return {case.get("name"): case for case in self.report.iter("testcase")}
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        """The records of graded episodes."""
+        lines = (self.results / "latest" / "rollouts.jsonl").read_text().splitlines()
+        return [json.loads(line) for line in lines]
 
     def properties(self, name: str) -> dict[str, str]:
         """Properties of one case."""

@@ -13,7 +13,7 @@ def test_examples_in_python(run_pytest):
     assert len(run.cases) >= 5
 
 
-def test_the_agent_works_on_the_command_line(run_pytest, monkeypatch):
+def test_the_agent_works_on_the_command_line(run_pytest):
     run = run_pytest(
         "examples/local/guest-list",
         "--harbor-agent",
