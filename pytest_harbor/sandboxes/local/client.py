@@ -101,7 +101,9 @@ class BrokerClient:
         if self._stderr >= 0:
             said = os.pread(self._stderr, 1 << 20, 0)[-_MAX_STDERR_BYTES:]
             text = said.decode(errors="replace").strip()
-        return f"the process that keeps the local sandboxes has ended: {text or 'killed'}"
+        return (
+            f"the process that keeps the local sandboxes has ended: {text or 'killed'}"
+        )
 
     async def aclose(self) -> None:
         """End the broker and everything it keeps; returns when it is gone."""

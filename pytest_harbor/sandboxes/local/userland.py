@@ -14,7 +14,16 @@ from pytest_harbor.sandboxes.api import VERIFIER_TOOLS
 from pytest_harbor.sandboxes.local.broker import kernel
 from pytest_harbor.sandboxes.local.broker.main import READY
 
-SHARED_FOLDERS: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt")
+SHARED_FOLDERS: Final = (
+    "/usr",
+    "/bin",
+    "/sbin",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/libx32",
+    "/opt",
+)
 """Folders of the host that sandboxes see, copy-on-write. Nothing else of it."""
 
 SYSTEM_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -100,7 +109,14 @@ def bwrap_arguments(
         arguments.append("--unshare-net")
     if userland.rootless:
         arguments += ["--unshare-user", "--uid", "0", "--gid", "0"]
-    arguments += ["--hostname", "sandbox", "--clearenv", "--setenv", "PATH", SYSTEM_PATH]
+    arguments += [
+        "--hostname",
+        "sandbox",
+        "--clearenv",
+        "--setenv",
+        "PATH",
+        SYSTEM_PATH,
+    ]
     arguments += ["--cap-drop", "ALL", "--cap-add", _UNTRACEABLE]
     arguments += ["--tmpfs", "/"]
     for folder in SHARED_FOLDERS:
@@ -108,7 +124,14 @@ def bwrap_arguments(
     arguments += ["--overlay-src", str(userland.etc), "--tmp-overlay", "/etc"]
     for folder, mode in _FRESH_FOLDERS:
         arguments += ["--perms", mode, "--dir", folder]
-    arguments += ["--symlink", "/run", "/var/run", "--symlink", "/run/lock", "/var/lock"]
+    arguments += [
+        "--symlink",
+        "/run",
+        "/var/run",
+        "--symlink",
+        "/run/lock",
+        "/var/lock",
+    ]
     if userland.prefix:
         arguments += ["--ro-bind", str(userland.prefix), str(userland.prefix)]
     for hidden in userland.hidden:
