@@ -80,7 +80,8 @@ def check_links(task_folder: str, name: str, links: list[str], found: Findings) 
     """Refuse links of an input that leave the task folder or form a cycle (X23)."""
     root = os.path.realpath(task_folder)
     top = f"{task_folder}/{name}"
-    for link in ["", *links]:
+    # The input itself counts as one, when it is a link.
+    for link in ["", *links] if os.path.islink(top) else links:
         path = f"{top}/{link}" if link else top
         shown = f"{name}/{link}" if link else name
         if not is_inside(path, root):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 
-def key_name(path: Sequence[str | int], raw: object) -> str:
-    """The key at ``path`` as its author would name it.
+def key_name(path: Sequence[str | int], raw: object, *, is_table: bool = False) -> str:
+    """The key, or the table, at ``path`` as its author would name it.
 
     ``("agent", "user")`` is ``[agent].user``; inside a step the step comes first,
     by name: ``step 'build': [steps.agent].user``.
@@ -26,12 +26,15 @@ def key_name(path: Sequence[str | int], raw: object) -> str:
             parts.append(part)
     if prefix and (len(parts) == 2 or "[" in parts[1]):
         parts = parts[1:]  # a key of the [[steps]] table itself
-    return prefix + dotted(parts)
+    return prefix + dotted(parts, is_table=is_table)
 
 
-def dotted(parts: Sequence[str]) -> str:
-    """``[table.sub].key``, or with an index on the way ``table[0].key``."""
+def dotted(parts: Sequence[str], *, is_table: bool = False) -> str:
+    """``[table.sub].key`` or ``[table.sub]``; with an index ``table[0].key``."""
     *tables, key = parts
+    if is_table:
+        path = ".".join(parts)
+        return path if "[" in path else f"[{path}]"
     if not tables:
         return key
     if any("[" in table for table in tables):

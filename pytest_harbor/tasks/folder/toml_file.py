@@ -68,7 +68,7 @@ def validate(
     """
     left: Any = raw
     reported: set[tuple[KeyPath, str]] = set()
-    for _ in range(MAX_ROUNDS):
+    for round_number in range(MAX_ROUNDS):
         try:
             return model.model_validate(left)
         except ValidationError as error:
@@ -76,11 +76,13 @@ def validate(
         if left is raw:
             left = _copied(raw)
         for detail in details:
+            if detail["type"] == "missing" and round_number:
+                continue  # it was there, and was dropped for what it said
             location = _location(detail, left)
             text = _message(detail)
             if (location, text) not in reported:
                 reported.add((location, text))
-                found.problem(*_problem(detail, (*path, *location), text, raw, file))
+                found.problem(*_problem(detail, (*path, *location), text, left, file))
         # Later entries of an array first, so that indexes stay right.
         for location in sorted(
             {_location(detail, left) for detail in details},
@@ -132,9 +134,12 @@ def _holds(value: Any, part: str | int) -> bool:
 def _problem(
     detail: ErrorDetails, location: KeyPath, text: str, raw: object, file: str
 ) -> tuple[str, str, str]:
-    name = key_name(location, raw) if location else ""
-    if detail["type"] in ("dict_type", "model_type") and len(location) == 1:
-        name = f"[{name}]"
+    # These are about a whole table: one that should be there, or is incomplete.
+    is_table = detail["type"] in ("dict_type", "model_type") or (
+        detail["type"] in ("missing", "X21", "X22")
+        and isinstance(detail["input"], dict)
+    )
+    name = key_name(location, raw, is_table=is_table) if location else ""
     return (f"{file}: {name}" if name else file), text, _rule(detail)
 
 
