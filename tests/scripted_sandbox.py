@@ -27,6 +27,7 @@ from pytest_harbor.sandboxes.api import (
 )
 
 OK = ExecResult(0, "", "")
+LOG_FOLDERS = ("/logs", "/logs/agent", "/logs/artifacts", "/logs/verifier")
 
 
 @dataclass
@@ -65,7 +66,6 @@ class ScriptedSandbox(Sandbox):
         self.owner = owner
         self.files: dict[str, bytes] = dict(owner.initial_files)
         self.is_up = True
-        self.said: list[str] = []
 
     async def exec(
         self,
@@ -88,6 +88,8 @@ class ScriptedSandbox(Sandbox):
         )
         self.owner.calls.append(("exec", asked.text))
         self.owner.commands.append(asked)
+        if list(command[:2]) == ["rm", "-rf"] and self.owner.can_remove:
+            self.files.pop(command[-1], None)
         result = self.owner.answer(asked)
         if inspect.isawaitable(result):
             result = await result
@@ -133,7 +135,7 @@ class ScriptedSandbox(Sandbox):
             target.write_bytes(self.files[path])
         if found:
             return Downloaded(item.source, "ok", "directory")
-        if item.source.startswith("/logs"):
+        if item.source in LOG_FOLDERS:
             return Downloaded(item.source, "empty", "directory")
         return Downloaded(item.source, "failed", reason="nothing there")
 
@@ -180,6 +182,8 @@ class ScriptedProvider(Provider):
     )
     refusal: Exception | None = None
     default_user: User | None = None
+    can_remove: bool = True
+    """False: an agent put an ``rm`` of its own in the way."""
     initial_files: Mapping[str, bytes] = field(default_factory=dict)
     calls: list[tuple[str, str]] = field(default_factory=list)
     commands: list[Command] = field(default_factory=list)

@@ -1,0 +1,423 @@
+"""Several turns in one episode: spec 12, turn by turn."""
+
+from __future__ import annotations
+
+import json
+
+from scripted_sandbox import OK, passing
+from task_folders import write_steps_task, write_task
+
+from pytest_harbor.agents.api import AgentResult
+from pytest_harbor.agents.nop import NopAgent
+from pytest_harbor.errors import TransferFailed
+from pytest_harbor.sandboxes.api import ExecResult
+
+SEPARATE = '[verifier]\nenvironment_mode = "separate"\n'
+
+
+def rewarding(*rewards):
+    """An answer whose verifiers write one reward after the other, then nothing."""
+    left = list(rewards)
+
+    def answer(command):
+        if "/tests/test.sh" in command.text and left:
+            text = str(left.pop(0)).encode()
+            command.sandbox.files["/logs/verifier/reward.txt"] = text
+        return OK
+
+    return answer
+
+
+class Telling(NopAgent):
+    """An agent with a transcript, that keeps what it was told."""
+
+    def __init__(self):
+        self.turns = []
+
+    async def run(self, turn):
+        self.turns.append(turn)
+        return AgentResult(
+            text=f"done {turn.step}",
+            trajectory={"step": turn.step},
+            input_tokens=10,
+            cost_usd=0.5,
+        )
+
+
+def test_each_step_is_a_turn_of_one_sandbox(tmp_path, scripted, run_scripted):
+    agent = Telling()
+    scripted.answer = rewarding(1.0, 0.5, 0.0)
+    result = run_scripted(write_steps_task(tmp_path / "task", "a", "b", "c"), agent)
+    assert (result.status, result.reward) == ("graded", 0.5)
+    assert [turn.name for turn in result.turns] == ["a", "b", "c"]
+    assert [turn.reward for turn in result.turns] == [1.0, 0.5, 0.0]
+    assert [turn.response for turn in result.turns] == ["done a", "done b", "done c"]
+    assert result.turns[0].input_tokens == 10
+    assert result.turns[0].cost_usd == 0.5
+    assert (result.stopped_after_turn, result.verifier_mode) == (None, "shared")
+    assert [turn.instruction for turn in agent.turns] == ["Do a.", "Do b.", "Do c."]
+    assert len(scripted.started) == 1
+
+
+def test_clean_up_comes_after_shared_turns_only(tmp_path, scripted, run_scripted):
+    task = write_steps_task(
+        tmp_path / "task",
+        toml='[[steps]]\nname = "a"\n'
+        '[[steps]]\nname = "b"\n[steps.verifier]\nenvironment_mode = "separate"\n'
+        '[[steps]]\nname = "c"\n',
+        files={f"steps/{s}/instruction.md": s for s in "abc"},
+    )
+    result = run_scripted(task, Telling())
+    assert result.status == "graded"
+    assert result.verifier_mode == "mixed"
+    wipes = [
+        index
+        for index, call in enumerate(scripted.calls)
+        if call == ("upload", "[] empty=['/tests', '/logs/verifier']")
+    ]
+    removals = [
+        index
+        for index, (_, text) in enumerate(scripted.calls)
+        if text.startswith("rm ")
+    ]
+    # One clean-up: before b, which came after a shared turn; c came after b.
+    assert [index + 1 for index in wipes] == removals
+    assert len(removals) == 1
+
+
+def test_a_transcript_that_cannot_be_removed_is_an_outage(
+    tmp_path, scripted, run_scripted
+):
+    task = write_steps_task(tmp_path / "task", "a", "b")
+    result = run_scripted(task, Telling(), settings={"retries": 0})
+    assert result.status == "graded"
+
+    scripted.can_remove = False
+    result = run_scripted(task, Telling(), settings={"retries": 0})
+    assert (result.status, result.failure_kind) == ("outage", "harbor:sandbox_lost")
+    assert "trajectory.json" in result.failure_reason
+    assert result.turns[1].failed_phase == "prepare"
+
+
+class TestEarlyStop:
+    def run(self, tmp_path, run_scripted):
+        task = write_steps_task(
+            tmp_path / "task",
+            toml='[[steps]]\nname = "a"\nmin_reward = 0.5\n'
+            '[[steps]]\nname = "b"\nmin_reward = 0.5\n',
+            files={f"steps/{s}/instruction.md": s for s in "ab"},
+        )
+        return run_scripted(task)
+
+    def test_missed_gate(self, tmp_path, scripted, run_scripted):
+        scripted.answer = rewarding(0.4, 1.0)
+        result = self.run(tmp_path, run_scripted)
+        assert (result.reward, result.stopped_after_turn) == (0.4, "a")
+        assert [turn.min_reward_met for turn in result.turns] == [False]
+
+    def test_missed_gate_of_the_last_step(self, tmp_path, scripted, run_scripted):
+        scripted.answer = rewarding(0.5, 0.4)
+        result = self.run(tmp_path, run_scripted)
+        assert (result.reward, result.stopped_after_turn) == (0.45, None)
+        assert [turn.min_reward_met for turn in result.turns] == [True, False]
+
+    def test_reward_of_an_earlier_turn_never_counts(
+        self, tmp_path, scripted, run_scripted
+    ):
+        scripted.answer = rewarding(1.0)
+        result = self.run(tmp_path, run_scripted)
+        assert [turn.status for turn in result.turns] == ["graded", "no_reward"]
+        assert result.reward == 0.5
+        assert result.failure_kind == "harbor:no_reward_file"
+
+
+class TestPreparation:
+    def task(self, tmp_path, step, *, toml="", files=None):
+        tables = "".join(
+            f'[[steps]]\nname = "{s}"\n{toml if s == step else ""}' for s in "ab"
+        )
+        return write_steps_task(
+            tmp_path / "task",
+            toml=tables,
+            files={
+                **{f"steps/{s}/instruction.md": s for s in "ab"},
+                **{f"steps/{step}/{k}": v for k, v in (files or {}).items()},
+            },
+        )
+
+    def failing_setup(self, command):
+        if "setup.sh" in command.text:
+            return ExecResult(3, "", "no such package")
+        return passing(command)
+
+    def test_setup_of_the_first_step_is_terminal(
+        self, tmp_path, scripted, run_scripted
+    ):
+        task = self.task(tmp_path, "a", files={"workdir/setup.sh": "exit 3"})
+        scripted.answer = self.failing_setup
+        result = run_scripted(task)
+        assert (result.status, result.reward) == ("terminal", None)
+        assert result.failure_kind == "harbor:step_setup_failed"
+        assert "step a: setup.sh ended with exit code 3" in result.failure_reason
+        assert "no such package" in result.failure_reason
+        assert len(result.failed_attempts) == 1
+        assert result.failed_attempts[0].terminal
+        assert result.turns[0].reward is None
+        assert not any("test.sh" in text for _, text in scripted.calls)
+
+    def test_setup_of_a_later_step_is_a_measured_zero(
+        self, tmp_path, scripted, run_scripted
+    ):
+        task = self.task(tmp_path, "b", files={"workdir/setup.sh": "exit 3"})
+        scripted.answer = self.failing_setup
+        result = run_scripted(task)
+        assert (result.status, result.reward) == ("graded", 0.5)
+        assert result.turns[1].status == "prepare_failed"
+        assert result.turns[1].verifier_mode is None
+        assert result.failure_kind == "harbor:step_setup_failed"
+        assert result.stopped_after_turn is None
+
+    def test_setup_that_overruns(self, tmp_path, scripted, run_scripted):
+        task = self.task(tmp_path, "a", files={"workdir/setup.sh": "sleep 9"})
+        scripted.answer = lambda command: (
+            ExecResult(None, "", "", timed_out=True)
+            if "setup.sh" in command.text
+            else OK
+        )
+        result = run_scripted(task, settings={"step_setup_timeout_s": 5.0})
+        assert "setup.sh ran out of its 5 s" in result.failure_reason
+        [setup] = [c for c in scripted.commands if "setup.sh" in c.text]
+        assert setup.timeout_seconds == 5.0
+
+    def test_workdir_that_is_blocked(self, tmp_path, scripted, run_scripted):
+        task = self.task(tmp_path, "a", files={"workdir/data": "x"})
+        scripted.failures["upload"] = [
+            TransferFailed("/app/data: a folder", blocked=True)
+        ]
+        result = run_scripted(task)
+        assert (result.status, result.failure_kind) == (
+            "terminal",
+            "harbor:step_workdir_failed",
+        )
+
+    def test_workdir_that_cannot_be_sent_is_an_outage(
+        self, tmp_path, scripted, run_scripted
+    ):
+        task = self.task(tmp_path, "a", files={"workdir/data": "x"})
+        scripted.failures["upload"] = [TransferFailed("broken pipe")]
+        assert run_scripted(task, settings={"retries": 0}).status == "outage"
+
+    def test_health_check_that_never_passes(self, tmp_path, scripted, run_scripted):
+        toml = "[steps.healthcheck]\ncommand = 'ready'\nretries = 1\n"
+        task = self.task(tmp_path, "b", toml=toml)
+        scripted.answer = lambda command: (
+            ExecResult(1, "", "") if command.text == "ready" else passing(command)
+        )
+        result = run_scripted(task)
+        assert (result.status, result.reward) == ("graded", 0.5)
+        assert result.failure_kind == "harbor:step_healthcheck_failed"
+
+    def test_leftover_setup_is_not_run_again(self, tmp_path, scripted, run_scripted):
+        task = self.task(tmp_path, "a", files={"workdir/setup.sh": "true"})
+        run_scripted(task)
+        assert sum("setup.sh" in text for _, text in scripted.calls) == 1
+
+
+class TestUsers:
+    def test_switch_back_and_verifier(self, tmp_path, scripted, run_scripted):
+        task = write_steps_task(
+            tmp_path / "task",
+            toml='[verifier]\nuser = "grader"\n'
+            '[[steps]]\nname = "a"\n[steps.agent]\nuser = "alice"\n'
+            '[[steps]]\nname = "b"\n'
+            '[[steps]]\nname = "c"\n',
+            files={
+                **{f"steps/{s}/instruction.md": s for s in "abc"},
+                **{f"steps/{s}/workdir/setup.sh": "true" for s in "abc"},
+            },
+        )
+        scripted.answer = lambda command: (
+            ExecResult(0, "1000\n", "") if "id -u" in command.text else passing(command)
+        )
+        result = run_scripted(task)
+        assert result.status == "graded"
+        chowns = [t for _, t in scripted.calls if t.startswith("chown")]
+        # Only the folder itself, once per switch; back to the image's own user.
+        assert chowns == ["chown -- alice /app", "chown -- 1000 /app"]
+        users = [c.user for c in scripted.commands if "setup.sh" in c.text]
+        assert users == ["alice", None, None]
+        users = [c.user for c in scripted.commands if "test.sh" in c.text]
+        assert users == ["grader"] * 3
+
+    def test_agent_user_is_the_default_only_while_the_agent_works(
+        self, tmp_path, scripted, run_scripted
+    ):
+        task = write_task(
+            tmp_path / "task",
+            '[agent]\nuser = "alice"\n[[verifier.collect]]\ncommand = "dump"\n',
+        )
+
+        class Working(NopAgent):
+            async def run(self, turn):
+                await turn.sandbox.exec("work")
+
+        run_scripted(task, Working())
+        users = {c.text: c.user for c in scripted.commands}
+        assert users["work"] == "alice"
+        assert users["dump"] is None
+        assert users["timeout 605 bash /tests/test.sh"] is None
+
+    def test_a_user_that_cannot_be_switched_to_is_an_outage(
+        self, tmp_path, scripted, run_scripted
+    ):
+        task = write_task(tmp_path / "task", '[agent]\nuser = "alice"\n')
+        scripted.answer = lambda command: ExecResult(1, "", "unknown user")
+        result = run_scripted(task, settings={"retries": 0})
+        assert result.status == "outage"
+        assert "'alice'" in result.failure_reason
+
+
+class TestSeparate:
+    def test_sees_artifacts_tests_and_transcript_and_nothing_else(
+        self, tmp_path, scripted, run_scripted
+    ):
+        task = write_task(
+            tmp_path / "task", 'artifacts = ["/app/out.txt"]\n' + SEPARATE
+        )
+
+        class Agent(Telling):
+            async def run(self, turn):
+                files = turn.sandbox.files
+                files["/app/out.txt"] = b"made"
+                files["/app/secret.txt"] = b"planted"
+                files["/logs/agent/notes.txt"] = b"thoughts"
+                files["/logs/artifacts/kept"] = b"kept"
+                files["/logs/verifier/reward.txt"] = b"1"
+                return await super().run(turn)
+
+        seen = {}
+
+        def answer(command):
+            if "test.sh" in command.text:
+                seen.update(command.sandbox.files)
+            return passing(command)
+
+        scripted.answer = answer
+        result = run_scripted(task, Agent())
+        assert (result.reward, result.verifier_mode) == (1.0, "separate")
+        assert sorted(seen) == [
+            "/app/out.txt",
+            "/logs/agent/trajectory.json",
+            "/logs/artifacts/kept",
+            "/tests/test.sh",
+        ]
+        turn = result.turns[0]
+        assert (turn.logs / "agent" / "notes.txt").read_bytes() == b"thoughts"
+        transcript = json.loads((turn.logs / "agent" / "trajectory.json").read_text())
+        assert transcript == {"step": "task"}
+        assert turn.artifact("app/out.txt").read_bytes() == b"made"
+
+    def test_agents_sandbox_ends_before_the_last_verifier_starts(
+        self, tmp_path, scripted, run_scripted
+    ):
+        run_scripted(write_steps_task(tmp_path / "task", "a", "b", toml=SEPARATE))
+        agent, first, second = (sandbox.id for sandbox in scripted.started)
+        life = [call for call in scripted.calls if call[0] in ("start", "stop")]
+        assert life == [
+            ("start", agent),
+            ("start", first),
+            ("stop", first),
+            ("stop", agent),
+            ("start", second),
+            ("stop", second),
+        ]
+
+    def test_image_that_brings_its_tests(self, tmp_path, scripted, run_scripted):
+        task = write_task(
+            tmp_path / "task",
+            '[verifier.environment]\ndocker_image = "grader:1"\n',
+        )
+        scripted.initial_files = {"/tests/test.sh": b"the image's own"}
+        seen = []
+
+        def answer(command):
+            if command.text.startswith("timeout"):
+                seen.append(command.sandbox.files["/tests/test.sh"])
+            return passing(command)
+
+        scripted.answer = answer
+        result = run_scripted(task)
+        assert seen == [b"the image's own"]
+        assert result.turns[0].tests_from == "image"
+        assert scripted.specs[1].image == "grader:1"
+
+    def test_image_without_tests_gets_the_folders(
+        self, tmp_path, scripted, run_scripted
+    ):
+        task = write_task(
+            tmp_path / "task",
+            '[verifier.environment]\ndocker_image = "grader:1"\n',
+        )
+        scripted.answer = lambda command: (
+            ExecResult(1, "", "")
+            if command.text.startswith("test -f")
+            else passing(command)
+        )
+        result = run_scripted(task)
+        assert (result.reward, result.turns[0].tests_from) == (1.0, "folder")
+
+    def test_neither_has_tests(self, tmp_path, scripted, run_scripted):
+        task = write_task(
+            tmp_path / "task",
+            '[verifier.environment]\ndocker_image = "grader:1"\n',
+            test=None,
+        )
+        scripted.answer = lambda command: ExecResult(1, "", "")
+        result = run_scripted(task)
+        assert result.status == "masked"
+        assert "/tests/test.sh" in result.failure_reason
+
+
+def test_continued_sessions_need_an_agent_that_can(tmp_path, scripted, run_scripted):
+    task = write_steps_task(tmp_path / "task", "a", "b")
+    settings = {"turn_sessions": "continue"}
+    assert run_scripted(task, settings=settings).status == "refused"
+    assert scripted.calls == []
+
+    class Continuing(NopAgent):
+        can_continue = True
+
+    assert run_scripted(task, Continuing(), settings=settings).status == "graded"
+
+
+def test_solution_of_an_earlier_step_is_removed(tmp_path, scripted, run_scripted):
+    task = write_steps_task(
+        tmp_path / "task",
+        "a",
+        "b",
+        "c",
+        files={
+            "solution/solve.sh": "root",
+            "steps/a/solution/solve.sh": "a",
+            "steps/a/solution/data": "a",
+            "steps/c/solution/notes.md": "no script",
+        },
+    )
+    seen = []
+
+    def answer(command):
+        if "solve.sh" in command.text:
+            files = command.sandbox.files
+            seen.append({p: t for p, t in files.items() if p.startswith("/solution")})
+        return passing(command)
+
+    scripted.answer = answer
+    result = run_scripted(task, "oracle")
+    assert seen == [
+        {"/solution/solve.sh": b"a", "/solution/data": b"a"},
+        {"/solution/solve.sh": b"root"},
+    ]
+    assert result.validated is False
+    assert result.turns[2].warnings == (
+        "c has a solution/ without solve.sh: the oracle did nothing",
+    )
