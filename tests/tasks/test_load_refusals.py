@@ -99,6 +99,16 @@ KEYS = [
         "task.toml: [environment.healthcheck]: command is missing",
     ),
     Key(
+        "X01",
+        "[environment]\nworkdir = 'app'\n",
+        "task.toml: [environment].workdir: must be an absolute path, not the string",
+    ),
+    Key(
+        "X01",
+        "[environment.env]\n'A=B' = 'x'\n",
+        "task.toml: [environment].env: variable 'A=B': no '=', NUL or empty name",
+    ),
+    Key(
         "X17",
         "multi_step_reward_strategy = 'median'\n",
         "task.toml: multi_step_reward_strategy: the string 'median' is not"
@@ -289,7 +299,14 @@ STEP_KEYS = [
             f"min_reward = {value}\n",
             "task.toml: step 'build': min_reward: must be a number or a table of",
         )
-        for value in ("'0.5'", "nan", "[0.5]", "{ reward = 'x' }", "{ reward = nan }")
+        for value in (
+            "'0.5'",
+            "nan",
+            "[0.5]",
+            "{ reward = 'x' }",
+            "{ reward = nan }",
+            "1" * 400,
+        )
     ),
     Key(
         "X27",

@@ -33,7 +33,9 @@ class Input:
         return name in self.files and name not in self.excluded
 
 
-def read_input(task_folder: str, name: str, found: Findings) -> Input:
+def read_input(
+    task_folder: str, name: str, found: Findings, *, honours_ignore_file: bool = True
+) -> Input:
     """Walk the input folder ``name``; links out and cycles are problems (X23)."""
     top = f"{task_folder}/{name}"
     files: list[str] = []
@@ -44,7 +46,7 @@ def read_input(task_folder: str, name: str, found: Findings) -> Input:
         check_links(task_folder, name, links, found)
 
     excluded: frozenset[str] = frozenset()
-    if IGNORE_FILE in files:
+    if honours_ignore_file and IGNORE_FILE in files:
         try:
             excluded = excluded_paths(Path(top, IGNORE_FILE), files, folders)
         except ValueError as error:

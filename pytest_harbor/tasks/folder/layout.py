@@ -1,7 +1,7 @@
 """What a task folder holds, read once, with nothing judged but texts and links."""
 
 # Thousands of folders are read, and a Path object for each name doubles the time.
-# ruff: noqa: PTH110, PTH112, PTH113, PTH114, PTH123
+# ruff: noqa: PTH112, PTH113, PTH114, PTH123
 
 from __future__ import annotations
 
@@ -115,14 +115,19 @@ class _Reader:
         self.found = found
 
     def entries(self, name: str) -> dict[str, bool]:
-        """Names in a folder, each with whether it is a folder itself."""
+        """Names of files and folders in a folder, true for a folder.
+
+        A FIFO or device is left out: reading one could wait for ever.
+        """
         prefix = f"{name}/" if name else ""
         try:
             with os.scandir(f"{self.folder}/{name}") as entries:
                 return {
                     entry.name: entry.is_dir()
                     for entry in entries
-                    if not entry.is_symlink() or self._stays(prefix + entry.name)
+                    if (entry.is_symlink() and self._stays(prefix + entry.name))
+                    or entry.is_file(follow_symlinks=False)
+                    or entry.is_dir(follow_symlinks=False)
                 }
         except (FileNotFoundError, NotADirectoryError):
             return {}
@@ -130,7 +135,7 @@ class _Reader:
     def _stays(self, name: str) -> bool:
         path = f"{self.folder}/{name}"
         if is_inside(path, os.path.realpath(self.folder)):
-            return os.path.exists(path)
+            return os.path.isfile(path) or os.path.isdir(path)
         top = name.rsplit("/", 1)[-1]
         if top in READ_NAMES or name.startswith("steps/"):
             self.found.problem(
@@ -142,12 +147,22 @@ class _Reader:
         return False
 
     def input(
-        self, name: str, entries: Mapping[str, bool], prefix: str = ""
+        self,
+        name: str,
+        entries: Mapping[str, bool],
+        prefix: str = "",
+        *,
+        honours_ignore_file: bool = True,
     ) -> Input | None:
         """The walked input folder, or ``None``."""
         if not entries.get(name):
             return None
-        return read_input(self.folder, prefix + name, self.found)
+        return read_input(
+            self.folder,
+            prefix + name,
+            self.found,
+            honours_ignore_file=honours_ignore_file,
+        )
 
     def text(
         self, name: str, entries: Mapping[str, bool], prefix: str = ""
@@ -180,7 +195,7 @@ class _Reader:
             return StepLayout(folder)
 
         entries = self.entries(f"steps/{name}")
-        workdir = self.input("workdir", entries, prefix)
+        workdir = self.input("workdir", entries, prefix, honours_ignore_file=False)
         return StepLayout(
             folder=folder,
             exists=True,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ def load_task(
     Raises:
         TaskLoadError: the task cannot be run as it is, with every problem found.
     """
+    folder = Path(os.path.normpath(folder.absolute()))
     found = Findings()
     if folder.is_symlink():
         found.problem("", "task folder is a symbolic link; give its real path", "X05")

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import (
@@ -80,14 +79,34 @@ def _user(value: object) -> str | int:
 
 
 def _min_reward(value: object) -> float | dict[str, float]:
-    if isinstance(value, (bool, int, float)) and not math.isnan(value):
-        return float(value)
-    if isinstance(value, dict) and all(
-        isinstance(entry, (bool, int, float)) and not math.isnan(entry)
-        for entry in value.values()
-    ):
-        return {str(key): float(entry) for key, entry in value.items()}
+    if isinstance(value, dict):
+        return {str(key): _gate(entry) for key, entry in value.items()}
+    return _gate(value)
+
+
+def _gate(value: object) -> float:
+    # A boolean is taken as 1.0 or 0.0 (spec 3.5); the load warns of it.
+    if isinstance(value, (bool, int, float)):
+        try:
+            number = float(value)
+        except OverflowError:  # an integer that no float can hold
+            number = math.nan
+        if not math.isnan(number):
+            return number
     raise _refusal("X18", "must be a number or a table of numbers")
+
+
+def _workdir(value: str) -> str:
+    if not value.startswith("/") or "\0" in value:
+        raise _refusal("X01", "must be an absolute path")
+    return value
+
+
+def _variables(value: dict[str, str]) -> dict[str, str]:
+    for name, text in value.items():
+        if not name or "=" in name or "\0" in name + text:
+            raise _refusal("X01", f"variable {name!r}: no '=', NUL or empty name")
+    return value
 
 
 def _operating_system(value: object) -> str:
@@ -146,6 +165,7 @@ OperatingSystem: TypeAlias = Annotated[
         _operating_system, json_schema_input_type=Literal["linux", "windows"]
     ),
 ]
+Variables: TypeAlias = Annotated[dict[str, str], AfterValidator(_variables)]
 ServiceName: TypeAlias = Annotated[str, AfterValidator(_service)]
 NetworkMode: TypeAlias = Literal["public", "no-network", "allowlist"]
 EnvironmentMode: TypeAlias = Literal["shared", "separate"]
@@ -243,7 +263,7 @@ class MetadataConfig(Table):
 class SolutionConfig(Table):
     """``[solution]``: for the oracle alone."""
 
-    env: dict[str, str] = Field(default_factory=dict)
+    env: Variables = Field(default_factory=dict)
     """Environment of ``solve.sh``; values may be ``${VAR}`` templates."""
 
 
@@ -347,9 +367,9 @@ class EnvironmentConfig(NetworkTable):
     """Acceptable GPU types; unset: any."""
     tpu: TpuConfig | None = None
     """TPU; this runner has none."""
-    workdir: str | None = None
+    workdir: Annotated[str, AfterValidator(_workdir)] | None = None
     """Working directory in the sandbox; unset: the image's."""
-    env: dict[str, str] = Field(default_factory=dict)
+    env: Variables = Field(default_factory=dict)
     """Environment of the sandbox; values may be ``${VAR}`` templates."""
     skills_dir: str | None = None
     """Folder in the sandbox whose content becomes agent skills."""
@@ -405,7 +425,7 @@ class VerifierConfig(NetworkTable):
     timeout_sec: Seconds | None = None
     """Verifier budget in seconds, before the timeout multiplier; unset: 600. A
     step never falls back to the task's."""
-    env: dict[str, str] = Field(default_factory=dict)
+    env: Variables = Field(default_factory=dict)
     """Environment of the verifier; values may be ``${VAR}`` templates."""
     user: User | None = None
     """User the verifier runs as; unset: the image's default user."""
@@ -489,6 +509,3 @@ class TaskConfig(Table):
         if not isinstance(value, list):
             return ()
         return tuple(tag for tag in value if isinstance(tag, str))
-
-
-JsonTable: TypeAlias = Mapping[str, object]
