@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -107,6 +108,23 @@ KEYS = [
         "X01",
         "[environment.env]\n'A=B' = 'x'\n",
         "task.toml: [environment].env: variable 'A=B': no '=', NUL or empty name",
+    ),
+    Key(
+        "X01",
+        f"[environment]\nmemory_mb = {'9' * 400}\n",
+        "task.toml: [environment].memory_mb: must be an integer from 0 to",
+    ),
+    Key(
+        "X01",
+        "[agent]\nnetwork_mode = 'closed'\n"
+        "[environment]\nnetwork_mode = 'allowlist'\nallowed_hosts = ['a.org']\n",
+        "task.toml: [agent].network_mode: the string 'closed' is not",
+    ),
+    # One message for one mistake, though the hosts now stand alone.
+    Key(
+        "X01",
+        "[agent]\nnetwork_mode = 'closed'\nallowed_hosts = ['a.org']\n",
+        "task.toml: [agent].network_mode: the string 'closed' is not",
     ),
     Key(
         "X17",
@@ -312,6 +330,11 @@ STEP_KEYS = [
         "X27",
         "[steps.agent]\ntimeout_sec = 0\n",
         "task.toml: step 'build': [steps.agent].timeout_sec: must be a positive",
+    ),
+    Key(
+        "X01",
+        "[steps.healthcheck]\nretries = 3\n",
+        "task.toml: step 'build': [steps.healthcheck]: command is missing",
     ),
     Key(
         "X01",
@@ -605,6 +628,13 @@ def test_a_linked_task_folder_is_refused(tmp_path: Path) -> None:
 
     assert str(problem) == "task folder is a symbolic link; give its real path"
     assert problem.rule == "X05"
+
+
+def test_a_fifo_is_no_instruction_and_does_not_block(tmp_path: Path) -> None:
+    folder = write_task(tmp_path / "task", instruction=None)
+    os.mkfifo(folder / "instruction.md")
+
+    assert [problem.rule for problem in problems_of(folder)] == ["X02"]
 
 
 def test_links_in_two_folders_that_point_at_each_other_form_a_cycle(

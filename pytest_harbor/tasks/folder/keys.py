@@ -24,7 +24,7 @@ def key_name(path: Sequence[str | int], raw: object, *, is_table: bool = False) 
             parts[-1] += f"[{part}]"
         else:
             parts.append(part)
-    if prefix and (len(parts) == 2 or "[" in parts[1]):
+    if prefix and ((len(parts) == 2 and not is_table) or "[" in parts[1]):
         parts = parts[1:]  # a key of the [[steps]] table itself
     return prefix + dotted(parts, is_table=is_table)
 

@@ -39,6 +39,7 @@ from pytest_harbor.tasks.folder.names import (
 DEFAULT_VERIFIER_TIMEOUT_SEC = 600.0  # spec 3.3 and 3.5
 DEFAULT_BUILD_TIMEOUT_SEC = 600.0  # spec 3.4
 MAIN_SERVICE = "main"
+MAX_COUNT = 2**53  # beyond any machine, and exact in every JSON reader
 
 # Headers that carry credentials: their value must come from the environment (spec 3.8).
 SECRET_HEADER = re.compile(r"auth|token|secret|cookie|api[-_]?key", re.IGNORECASE)
@@ -67,6 +68,12 @@ def _finite(value: float) -> float:
 def _amount(value: float) -> float:
     if not (math.isfinite(value) and value >= 0):
         raise _refusal("X01", f"must be a number of at least 0, not {value:g}")
+    return value
+
+
+def _count(value: int) -> int:
+    if not 0 <= value <= MAX_COUNT:
+        raise _refusal("X01", f"must be an integer from 0 to {MAX_COUNT}")
     return value
 
 
@@ -151,7 +158,7 @@ def _topology(value: str) -> str:
 Seconds: TypeAlias = Annotated[float, AfterValidator(_positive)]
 FiniteSeconds: TypeAlias = Annotated[float, AfterValidator(_finite)]
 Amount: TypeAlias = Annotated[float, AfterValidator(_amount)]
-Count: TypeAlias = Annotated[int, AfterValidator(_amount)]
+Count: TypeAlias = Annotated[int, AfterValidator(_count)]
 User: TypeAlias = Annotated[
     str | int, PlainValidator(_user, json_schema_input_type=str | int)
 ]

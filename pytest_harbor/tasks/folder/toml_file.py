@@ -67,8 +67,8 @@ def validate(
     is dropped and counts as unset. ``path`` is where ``raw`` lies in its file.
     """
     left: Any = raw
-    reported: set[tuple[KeyPath, str]] = set()
-    for round_number in range(MAX_ROUNDS):
+    dropped: set[KeyPath] = set()
+    for _ in range(MAX_ROUNDS):
         try:
             return model.model_validate(left)
         except ValidationError as error:
@@ -76,13 +76,11 @@ def validate(
         if left is raw:
             left = _copied(raw)
         for detail in details:
-            if detail["type"] == "missing" and round_number:
-                continue  # it was there, and was dropped for what it said
             location = _location(detail, left)
+            if _is_incomplete(detail) and _is_above(location, dropped):
+                continue  # what it lacks was there, and was dropped for what it said
             text = _message(detail)
-            if (location, text) not in reported:
-                reported.add((location, text))
-                found.problem(*_problem(detail, (*path, *location), text, left, file))
+            found.problem(*_problem(detail, (*path, *location), text, left, file))
         # Later entries of an array first, so that indexes stay right.
         for location in sorted(
             {_location(detail, left) for detail in details},
@@ -90,7 +88,19 @@ def validate(
             reverse=True,
         ):
             _drop(left, location)
+            dropped.add(location)
     return model()
+
+
+def _is_incomplete(detail: ErrorDetails) -> bool:
+    """True when a table lacks a key, not when a key has a bad value."""
+    return detail["type"] in ("missing", "X21", "X22") and isinstance(
+        detail["input"], dict
+    )
+
+
+def _is_above(table: KeyPath, dropped: set[KeyPath]) -> bool:
+    return any(location[: len(table)] == table for location in dropped)
 
 
 def _copied(value: Any) -> Any:
@@ -135,10 +145,7 @@ def _problem(
     detail: ErrorDetails, location: KeyPath, text: str, raw: object, file: str
 ) -> tuple[str, str, str]:
     # These are about a whole table: one that should be there, or is incomplete.
-    is_table = detail["type"] in ("dict_type", "model_type") or (
-        detail["type"] in ("missing", "X21", "X22")
-        and isinstance(detail["input"], dict)
-    )
+    is_table = detail["type"] in ("dict_type", "model_type") or _is_incomplete(detail)
     name = key_name(location, raw, is_table=is_table) if location else ""
     return (f"{file}: {name}" if name else file), text, _rule(detail)
 
