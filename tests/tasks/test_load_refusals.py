@@ -11,6 +11,7 @@ import pytest
 from task_folders import PASSING_TEST, write_task
 
 from pytest_harbor.errors import Problem, TaskLoadError
+from pytest_harbor.tasks.folder.dataset import Dataset
 from pytest_harbor.tasks.folder.load import load_task
 
 STEP = '[[steps]]\nname = "build"\n'
@@ -562,6 +563,11 @@ FOLDERS: list[tuple[str, str, Build]] = [
     ),
     (
         "X23",
+        "environment: leaves the task folder (links to /etc); copy what it points at",
+        lambda folder: link(write_task(folder), "environment", "/etc"),
+    ),
+    (
+        "X23",
         "tests/loop: links form a cycle",
         lambda folder: link(write_task(folder), "tests/loop", "loop"),
     ),
@@ -645,6 +651,33 @@ def test_links_in_two_folders_that_point_at_each_other_form_a_cycle(
     link(folder, "tests/b/a", "../a")
 
     assert {problem.rule for problem in problems_of(folder)} == {"X23"}
+
+
+def test_a_step_that_is_a_link_out_is_refused(tmp_path: Path) -> None:
+    write_task(tmp_path / "other", files={"build/instruction.md": ""})
+    folder = write_task(tmp_path / "task", STEP)
+    link(folder, "steps/build", "../../other/build")
+
+    (problem,) = problems_of(folder)
+
+    assert "steps/build: leaves the task folder" in str(problem)
+    assert problem.rule == "X23"
+
+
+@pytest.mark.parametrize("has_verifier", [True, False])
+def test_a_verifier_of_the_dataset_does_not_serve_a_step(
+    tmp_path: Path, has_verifier: bool
+) -> None:
+    verifier = tmp_path / "verifier.py" if has_verifier else None
+    dataset = Dataset(tmp_path, tmp_path / "dataset.toml", verifier_py=verifier)
+    folder = write_task(tmp_path / "task", STEP, test=None, files=STEP_FILES)
+
+    with pytest.raises(TaskLoadError) as caught:
+        load_task(folder, dataset=dataset)
+
+    (problem,) = caught.value.problems
+    assert problem.rule == "X09"
+    assert ("Python verifiers are single-step only" in str(problem)) == has_verifier
 
 
 def test_all_problems_are_told_at_once(tmp_path: Path) -> None:

@@ -125,6 +125,8 @@ def _check_step_folder(
     step: StepConfig, layout: Layout, dataset: Dataset | None, found: Findings
 ) -> None:
     name, files = step.name, layout.steps[step.name]
+    if any(problem.where == f"steps/{name}" for problem in found.problems):
+        return  # it is there, but leads out of the task folder
     if not files.exists:
         found.problem(
             f"{TOML}: step '{name}'",
