@@ -544,3 +544,38 @@ def test_the_loader_imports_no_engine() -> None:
     )
 
     assert done.stdout.strip() == ""
+
+
+def test_a_load_opens_only_what_it_needs_and_each_file_once(tmp_path: Path) -> None:
+    folder = write_task(
+        tmp_path / "task",
+        solve="true",
+        files={"tests/data/big": "", "environment/Dockerfile": "FROM x"},
+    )
+    code = """
+import sys, pathlib
+from pytest_harbor.tasks.folder.load import load_task
+folder = pathlib.Path(sys.argv[1])
+load_task(folder)
+seen = []
+sys.addaudithook(lambda event, args: seen.append((event, str(args[0])))
+                 if event in ("open", "os.scandir") else None)
+load_task(folder)
+for event, path in seen:
+    print(event, pathlib.Path(path).relative_to(folder))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(folder)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert sorted(done.stdout.splitlines()) == [
+        "open instruction.md",
+        "open task.toml",
+        "os.scandir .",
+        "os.scandir solution",
+        "os.scandir tests",
+        "os.scandir tests/data",
+    ]
