@@ -1,0 +1,201 @@
+"""The connection to a Docker daemon: clients, threads, and errors.
+
+docker-py is blocking and its sessions are not made for sharing, so every call borrows a
+client of its own and runs in a worker thread. The API version is asked for once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import os
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import anyio
+import anyio.to_thread
+import docker
+import requests
+import urllib3
+from docker.constants import MINIMUM_DOCKER_API_VERSION
+from docker.errors import APIError, DockerException
+from docker.utils import kwargs_from_env
+
+from pytest_harbor.errors import HarborError, SandboxUnavailable
+
+T = TypeVar("T")
+C = TypeVar("C", bound=docker.APIClient)
+
+CALL_TIMEOUT_SECONDS = 120
+"""A single answer of the daemon, not a build or pull; a loaded daemon takes seconds."""
+
+_PROBE_TIMEOUT_SECONDS = 15
+_WORKER_THREADS = 32
+"""Calls at a time; a running command holds no thread."""
+
+REMEDY = (
+    "Start Docker, or point DOCKER_HOST at a daemon; or run with "
+    "--harbor-sandbox local, or skip such tasks with --harbor-unavailable skip."
+)
+
+
+class DaemonError(Exception):
+    """Internal: the daemon refused a call (``status``) or did not answer (``None``)."""
+
+    def __init__(self, text: str, status: int | None = None) -> None:
+        super().__init__(text)
+        self.text = text
+        self.status = status
+
+
+class Engine:
+    """A reachable daemon. Made by :meth:`connect`."""
+
+    def __init__(self, options: dict[str, Any], facts: dict[str, Any]) -> None:
+        self._options = options
+        self.api_version = str(facts["ApiVersion"])
+        self.version = str(facts["Version"])
+        self._idle: list[docker.APIClient] = []
+        self._lock = threading.Lock()
+        self._threads = anyio.CapacityLimiter(_WORKER_THREADS)
+
+    @classmethod
+    async def connect(cls) -> Engine:
+        """Reach the daemon that the environment or Docker's context names.
+
+        Raises:
+            SandboxUnavailable: none answers, or only over a way we cannot use.
+        """
+        options = _options()
+        url = str(options.get("base_url") or "")
+        if url.startswith(("ssh://", "npipe://")):
+            raise SandboxUnavailable(
+                f"a Docker daemon at {url} cannot be used: forward its socket "
+                "(ssh -L /tmp/docker.sock:/var/run/docker.sock HOST) and set "
+                "DOCKER_HOST=unix:///tmp/docker.sock."
+            )
+        try:
+            facts = await anyio.to_thread.run_sync(_ask_version, options)
+        except DaemonError as error:
+            raise SandboxUnavailable(
+                f"no Docker daemon answers: {error.text}. {REMEDY}"
+            ) from error
+        return cls(options, facts)
+
+    async def call(self, work: Callable[[docker.APIClient], T]) -> T:
+        """Run ``work`` with a client in a worker thread.
+
+        A cancelled caller gets the result of a call under way first, so that
+        nothing the daemon made is ever forgotten.
+
+        Raises:
+            DaemonError: the daemon refused, or does not answer.
+        """
+        return await anyio.to_thread.run_sync(self.run, work, limiter=self._threads)
+
+    def run(self, work: Callable[[docker.APIClient], T]) -> T:
+        """As :meth:`call`, in this thread."""
+        client = self._borrow()
+        try:
+            with daemon_errors():
+                result = work(client)
+        except DaemonError as error:
+            if error.status is None:  # its connections are not to be trusted
+                client.close()
+            else:
+                self._give_back(client)
+            raise
+        except BaseException:
+            client.close()
+            raise
+        self._give_back(client)
+        return result
+
+    def long_client(self, kind: type[C]) -> C:
+        """A client of one's own that waits for ever, for builds and pulls."""
+        return kind(version=self.api_version, **{**self._options, "timeout": None})
+
+    def close(self) -> None:
+        """Close what is idle."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for client in idle:
+            client.close()
+
+    def _borrow(self) -> docker.APIClient:
+        with self._lock:
+            if self._idle:
+                return self._idle.pop()
+        return docker.APIClient(
+            version=self.api_version,
+            **{**self._options, "timeout": CALL_TIMEOUT_SECONDS},
+        )
+
+    def _give_back(self, client: docker.APIClient) -> None:
+        with self._lock:
+            self._idle.append(client)
+
+
+@contextlib.contextmanager
+def daemon_errors() -> Iterator[None]:
+    """Turn what docker-py, requests and urllib3 raise into :class:`DaemonError`."""
+    try:
+        yield
+    except (HarborError, DaemonError):
+        raise
+    except APIError as error:
+        raise DaemonError(
+            str(error.explanation or error).strip(), error.status_code
+        ) from error
+    except (
+        DockerException,
+        requests.RequestException,
+        urllib3.exceptions.HTTPError,
+        http.client.HTTPException,
+        OSError,
+    ) as error:
+        raise DaemonError(f"{type(error).__name__}: {error}") from error
+
+
+def checked(response: requests.Response) -> requests.Response:
+    """The response of a call made without docker-py's own methods, if it is a good one."""
+    if response.status_code >= 400:
+        try:
+            text = str(response.json()["message"])
+        except (ValueError, KeyError, TypeError):
+            text = response.text
+        response.close()
+        raise DaemonError(text.strip(), response.status_code)
+    return response
+
+
+def _options() -> dict[str, Any]:
+    options = dict(kwargs_from_env())
+    if "base_url" not in options and "DOCKER_CONTEXT" not in os.environ:
+        options.update(_context_host())
+    return options
+
+
+def _context_host() -> dict[str, Any]:
+    """The socket of Docker's current context (Docker Desktop, rootless, colima)."""
+    from docker.context import ContextAPI
+
+    try:
+        context = ContextAPI.get_current_context()
+        host = context.Host if context.TLSConfig is None else None
+    except Exception:  # noqa: BLE001 - a broken context file is Docker's to complain about
+        host = None
+    return {"base_url": host} if host else {}
+
+
+def _ask_version(options: dict[str, Any]) -> dict[str, Any]:
+    with daemon_errors():
+        client = docker.APIClient(
+            version=MINIMUM_DOCKER_API_VERSION,
+            **{**options, "timeout": _PROBE_TIMEOUT_SECONDS},
+        )
+        try:
+            return dict(client.version(api_version=False))
+        finally:
+            client.close()

@@ -1,0 +1,433 @@
+"""One running container as a :class:`~pytest_harbor.sandboxes.api.Sandbox`."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import anyio
+import docker
+
+from pytest_harbor.errors import (
+    SandboxError,
+    SandboxLost,
+    TransferFailed,
+    UnsupportedByProvider,
+)
+from pytest_harbor.sandboxes.api import (
+    MAX_CAPTURED_BYTES,
+    VERIFIER_TOOLS,
+    Download,
+    Downloaded,
+    ExecResult,
+    Process,
+    Sandbox,
+    TransferLimits,
+    Upload,
+    User,
+)
+from pytest_harbor.sandboxes.docker import exec as execs
+from pytest_harbor.sandboxes.docker import files
+from pytest_harbor.sandboxes.docker.client import DaemonError, Engine
+from pytest_harbor.sandboxes.docker.images import Image
+from pytest_harbor.sandboxes.docker.scripts import SHELL
+from pytest_harbor.sandboxes.docker.stream import ExecStream
+from pytest_harbor.sandboxes.output import CappedOutput
+
+_KILLED = 137
+_CANNOT_EXECUTE = 126
+_NOT_FOUND = 404
+_POLL_SECONDS = 0.05
+_LAST_LOG_LINES = 10
+
+
+class DockerSandbox(Sandbox):
+    """A started container. Made by ``DockerProvider.start``."""
+
+    provider = "docker"
+
+    def __init__(
+        self,
+        engine: Engine,
+        container: str,
+        *,
+        name: str,
+        image: Image,
+        workdir: str,
+        user: User | None,
+        remove: Callable[[str, str], None],
+    ) -> None:
+        self.id = name
+        self.workdir = workdir
+        self.default_user = user
+        self._engine = engine
+        self._container = container
+        self._image = image
+        self._remove = remove
+        self._tools: frozenset[str] | None = None
+        self._stopped = False
+        self._death = ""
+
+    async def exec(
+        self,
+        command: str | Sequence[str],
+        *,
+        user: User | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: bytes | None = None,
+        timeout_seconds: float | None = None,
+        log: Path | None = None,
+    ) -> ExecResult:
+        call = await self._call(command, user, cwd, env, stdin)
+        begun = time.monotonic()
+        with contextlib.closing(_Output(call, log)) as output:
+            try:
+                ended = await execs.run(
+                    self._engine,
+                    call,
+                    output.stream,
+                    timeout_seconds=timeout_seconds,
+                    kill=self._kill,
+                )
+            except DaemonError as error:
+                raise await self._lost(error.text) from error
+        self._note_tools(output.stream)
+        if ended.never_began:
+            raise await self._cannot_run(call, output.text())
+        if ended.exit_code is None and not ended.timed_out:
+            ended.exit_code = await self._exit_code(ended.exec_id)
+        return output.result(
+            ended.exit_code, time.monotonic() - begun, timed_out=ended.timed_out
+        )
+
+    async def spawn(
+        self,
+        command: str | Sequence[str],
+        *,
+        user: User | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        log: Path | None = None,
+    ) -> Process:
+        call = await self._call(command, user, cwd, env, None)
+        output = _Output(call, log)
+        with contextlib.ExitStack() as on_failure:
+            on_failure.callback(output.close)
+            try:
+                connection = await execs.start(self._engine, call)
+            except DaemonError as error:
+                raise await self._lost(error.text) from error
+            on_failure.callback(connection.close)
+            try:
+                began = await execs.read_to_begin(connection, output.stream)
+            except anyio.get_cancelled_exc_class():
+                with anyio.CancelScope(shield=True), contextlib.suppress(SandboxLost):
+                    await self._kill(call, output.stream)
+                raise
+            if not began:
+                raise await self._cannot_run(call, output.text())
+            on_failure.pop_all()
+        self._note_tools(output.stream)
+        return _Spawned(self, call, connection, output)
+
+    async def upload(
+        self, uploads: Sequence[Upload], *, empty: Sequence[str] = ()
+    ) -> None:
+        self._check_alive()
+        fresh, others = files.split(uploads, empty)
+        try:
+            if empty:
+                await self._put(fresh, empty)
+            if others:
+                await self._put(others, ())
+        except DaemonError as error:
+            raise await self._transfer_error(error, uploads, empty) from error
+
+    async def _put(self, uploads: Sequence[Upload], empty: Sequence[str]) -> None:
+        await self._engine.call(
+            lambda client: files.put(client, self._container, uploads, empty=empty)
+        )
+
+    async def download(
+        self, downloads: Sequence[Download], *, limits: TransferLimits | None = None
+    ) -> list[Downloaded]:
+        self._check_alive()
+        return [await self._download(wanted, limits) for wanted in downloads]
+
+    async def _download(
+        self, wanted: Download, limits: TransferLimits | None
+    ) -> Downloaded:
+        try:
+            return await self._engine.call(
+                lambda client: files.get(client, self._container, wanted, limits)
+            )
+        except DaemonError as error:
+            if error.status is not None and await self._is_there():
+                return Downloaded(wanted.source, "failed", reason=error.text)
+            raise await self._lost(error.text) from error
+
+    async def read_bytes(
+        self, path: str, *, max_bytes: int = MAX_CAPTURED_BYTES
+    ) -> bytes | None:
+        self._check_alive()
+        try:
+            return await self._engine.call(
+                lambda client: files.read(client, self._container, path, max_bytes)
+            )
+        except DaemonError as error:
+            if error.status is not None and await self._is_there():
+                return None
+            raise await self._lost(error.text) from error
+
+    async def initial_tools(self) -> frozenset[str]:
+        if self._tools is None:
+            await self.exec(["true"], user=0, cwd="/")
+        return self._tools or frozenset()
+
+    async def stop(self) -> None:
+        if self._stopped:
+            return
+        self._stopped = True
+        self._remove(self._container, self.id)
+
+    def how_to_enter(self) -> str:
+        return f"docker exec -it {self.id} sh    (remove it: docker rm -f -v {self.id})"
+
+    async def _call(
+        self,
+        command: str | Sequence[str],
+        user: User | None,
+        cwd: str | None,
+        env: Mapping[str, str] | None,
+        stdin: bytes | None,
+    ) -> execs.ExecCall:
+        self._check_alive()
+        if self._tools is None and env and "PATH" in env:
+            # A PATH of this one command says nothing about the image's tools.
+            await self.initial_tools()
+        chosen = self.default_user if user is None else user
+        return execs.ExecCall(
+            self._container,
+            [SHELL, "-c", command] if isinstance(command, str) else list(command),
+            user=str(self._image.user or "0" if chosen is None else chosen),
+            cwd=cwd or self.workdir,
+            env=env or {},
+            ask_tools=VERIFIER_TOOLS if self._tools is None else (),
+            stdin=stdin,
+        )
+
+    def _note_tools(self, stream: ExecStream) -> None:
+        if self._tools is None and stream.begin is not None:
+            self._tools = stream.begin.tools
+
+    def _check_alive(self) -> None:
+        if self._stopped:
+            raise SandboxLost(f"{self.id} has been stopped")
+        if self._death:
+            raise SandboxLost(self._death)
+
+    async def _kill(self, call: execs.ExecCall, stream: ExecStream) -> None:
+        """Kill what ``call`` started; if that fails, the container with it."""
+        since = stream.begin.start_ticks if stream.begin else 0
+        try:
+            if await execs.kill_tree(self._engine, self._container, call.marker, since):
+                return
+            reason = "its processes could not be killed one by one"
+        except DaemonError as error:
+            reason = error.text
+        self._death = (
+            f"{self.id}: a command could not be ended by itself ({reason}); "
+            "the whole container was killed"
+        )
+        with contextlib.suppress(DaemonError):
+            await self._engine.call(lambda client: client.kill(self._container))
+        raise SandboxLost(self._death)
+
+    async def _exit_code(self, exec_id: str) -> int:
+        """The exit code of a wrapper that died without a word (somebody killed it)."""
+        try:
+            facts = await self._engine.call(lambda client: client.exec_inspect(exec_id))
+        except DaemonError as error:
+            raise await self._lost(error.text) from error
+        state = await self._state()
+        if not state.get("Running"):
+            raise await self._lost("the container ended")
+        code = facts.get("ExitCode")
+        return _KILLED if code is None else int(code)
+
+    async def _cannot_run(self, call: execs.ExecCall, output: str) -> SandboxError:
+        """Why not even our own wrapper ran: the user, the shell, or the container."""
+        said = output.strip() or "no reason given"
+        state = await self._state()
+        if not state.get("Running"):
+            return await self._lost(said)
+        if call.user.partition(":")[0] not in ("0", "root"):
+            probe = execs.ExecCall(self._container, ["true"], "0", "/", {})
+            stream = ExecStream(probe.token, lambda _: None, lambda _: None)
+            with contextlib.suppress(DaemonError):
+                ended = await execs.run(
+                    self._engine, probe, stream, timeout_seconds=30, kill=self._kill
+                )
+                if ended.exit_code == 0:
+                    return UnsupportedByProvider(
+                        f"docker cannot run commands as user {call.user!r} in image "
+                        f"{self._image.name}: {said}. Is the user in the image's "
+                        "/etc/passwd?"
+                    )
+        return SandboxLost(
+            f"{self.id} cannot run commands (image {self._image.name}, shell {SHELL}): "
+            f"{said}"
+        )
+
+    async def _transfer_error(
+        self, error: DaemonError, uploads: Sequence[Upload], empty: Sequence[str]
+    ) -> SandboxError:
+        if error.status is None or not await self._is_there():
+            return await self._lost(error.text)
+        what = ", ".join([*empty, *(upload.target for upload in uploads)])
+        return TransferFailed(
+            f"cannot copy to {what} in {self.id}: {error.text}",
+            blocked=files.is_blocked(error.text),
+        )
+
+    async def _is_there(self) -> bool:
+        return bool((await self._state()).get("Running"))
+
+    async def _state(self) -> dict[str, Any]:
+        try:
+            facts = await self._engine.call(
+                lambda client: client.inspect_container(self._container)
+            )
+        except DaemonError as error:
+            gone = error.status == _NOT_FOUND
+            return {"Error": "it was removed" if gone else error.text}
+        return dict(facts["State"])
+
+    async def _lost(self, reason: str) -> SandboxLost:
+        """The error for a container that died, with what the daemon knows of it."""
+        state = await self._state()
+        if not state.get("Running"):
+            facts = _how_it_died(state)
+            logs = await self._last_log_lines()
+            reason = "; ".join(part for part in (*facts, reason) if part) + logs
+            self._death = f"{self.id} is dead: {reason}"
+            return SandboxLost(self._death)
+        return SandboxLost(f"{self.id} cannot be used: {reason}")
+
+    async def _last_log_lines(self) -> str:
+        def read(client: docker.APIClient) -> bytes:
+            return bytes(client.logs(self._container, tail=_LAST_LOG_LINES))
+
+        try:
+            text = (await self._engine.call(read)).decode(errors="replace").strip()
+        except DaemonError:
+            return ""
+        return f"\n{text}" if text else ""
+
+
+def _how_it_died(state: Mapping[str, Any]) -> Iterator[str]:
+    if state.get("OOMKilled"):
+        yield "it ran out of memory"
+    if state.get("ExitCode") is not None:
+        yield f"exit code {state['ExitCode']}"
+    if state.get("Error"):
+        yield str(state["Error"])
+
+
+class _Output:
+    """Both streams of one command, their log file, and the parser that fills them."""
+
+    def __init__(self, call: execs.ExecCall, log: Path | None) -> None:
+        self._file: BinaryIO | None = None
+        if log is not None:
+            log.parent.mkdir(parents=True, exist_ok=True)
+            self._file = log.open("ab")
+        self.stdout = CappedOutput(log=self._file)
+        self.stderr = CappedOutput(log=self._file)
+        self.stream = ExecStream(call.token, self.stdout.write, self.stderr.write)
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def text(self) -> str:
+        return self.stdout.text() + self.stderr.text()
+
+    def result(
+        self, exit_code: int | None, seconds: float, *, timed_out: bool = False
+    ) -> ExecResult:
+        return ExecResult(
+            exit_code=exit_code,
+            stdout=self.stdout.text(),
+            stderr=self.stderr.text(),
+            timed_out=timed_out,
+            truncated=self.stdout.truncated or self.stderr.truncated,
+            seconds=seconds,
+        )
+
+
+class _Spawned(Process):
+    """A command that runs on. A thread takes its output, so that it never blocks."""
+
+    def __init__(
+        self,
+        sandbox: DockerSandbox,
+        call: execs.ExecCall,
+        connection: execs.Connection,
+        output: _Output,
+    ) -> None:
+        self._sandbox = sandbox
+        self._call = call
+        self._connection = connection
+        self._output = output
+        self._begun = time.monotonic()
+        self._killed = False
+        self._result: ExecResult | None = None
+        self._thread = threading.Thread(
+            target=self._take_output, name=f"{sandbox.id} output", daemon=True
+        )
+        self._thread.start()
+
+    def _take_output(self) -> None:
+        stream = self._output.stream
+        try:
+            while stream.exit_code is None and (
+                data := self._connection.receive_blocking()
+            ):
+                stream.feed(data)
+        finally:
+            stream.flush()
+            self._connection.close()
+            self._output.close()
+
+    async def wait(self) -> ExecResult:
+        await self._output_taken()
+        if self._result is None:
+            code = self._output.stream.exit_code
+            if code is None:
+                code = await self._exit_code()
+            self._result = self._output.result(code, time.monotonic() - self._begun)
+        return self._result
+
+    async def _output_taken(self) -> None:
+        # An event would have to be set from a thread that outlives the event loop.
+        while self._thread.is_alive():  # noqa: ASYNC110
+            await anyio.sleep(_POLL_SECONDS)
+
+    async def _exit_code(self) -> int:
+        if self._killed:
+            return _KILLED
+        return await self._sandbox._exit_code(self._connection.exec_id)  # noqa: SLF001 - its other half
+
+    async def kill(self) -> None:
+        with anyio.CancelScope(shield=True):
+            self._killed = True
+            await self._sandbox._kill(self._call, self._output.stream)  # noqa: SLF001 - its other half
+            with anyio.move_on_after(execs.DRAIN_SECONDS):
+                await self._output_taken()
+            self._connection.hang_up()

@@ -1,0 +1,130 @@
+"""Creating a container: its configuration, its limits, its first files."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import docker
+
+from pytest_harbor.errors import (
+    SandboxError,
+    SandboxStartFailed,
+    SandboxUnavailable,
+)
+from pytest_harbor.sandboxes.api import EnvironmentSpec, Upload
+from pytest_harbor.sandboxes.docker import files
+from pytest_harbor.sandboxes.docker.client import DaemonError, daemon_errors
+from pytest_harbor.sandboxes.docker.images import Image
+from pytest_harbor.sandboxes.docker.scripts import KEEP_ALIVE, MARKER, SHELL
+
+PIDS_LIMIT = 4096
+"""Processes and threads per container: stops a fork bomb, not a build with many jobs."""
+
+_CONFIGURATION_FILES = frozenset({"Dockerfile", "docker-compose.yaml"})
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class NewContainer:
+    """A container that is about to be created."""
+
+    spec: EnvironmentSpec
+    image: Image
+    name: str
+    workdir: str
+    labels: Mapping[str, str]
+    no_new_privileges: bool
+
+    def create(self, client: docker.APIClient, unenforced: set[str]) -> str:
+        """Create it and return its ID.
+
+        Limits that this daemon turns out not to know are left out, and noted in
+        ``unenforced`` so that the next container does not ask again.
+
+        Raises:
+            DaemonError: the daemon refused something else.
+        """
+        try:
+            return self._create(client, unenforced)
+        except DaemonError as error:
+            limit = _refused_limit(error.text)
+            if limit is None or limit in unenforced:
+                raise
+            unenforced.add(limit)
+            _log.warning("docker does not enforce %s: %s", limit, error.text)
+        return self.create(client, unenforced)
+
+    def _create(self, client: docker.APIClient, unenforced: set[str]) -> str:
+        host_config = client.create_host_config(
+            init=True,
+            network_mode="none" if self.spec.network == "no-network" else "bridge",
+            pids_limit=PIDS_LIMIT,
+            security_opt=["no-new-privileges"] if self.no_new_privileges else [],
+            **self._limits(unenforced),
+        )
+        with daemon_errors():
+            answer = client.create_container(
+                self.image.name,
+                ["-c", KEEP_ALIVE],
+                entrypoint=[SHELL],
+                name=self.name,
+                # Root, so that an agent with another user cannot end the sandbox.
+                user="0",
+                working_dir=self.workdir,
+                environment={**self.spec.env, MARKER: "main"},
+                labels=dict(self.labels),
+                # A check that nobody waits for would only start processes.
+                healthcheck={"test": ["NONE"]},
+                host_config=host_config,
+            )
+        return str(answer["Id"])
+
+    def _limits(self, unenforced: set[str]) -> dict[str, Any]:
+        limits = self.spec.limits
+        values: dict[str, Any] = {}
+        if limits.cpus is not None and "cpus" not in unenforced:
+            values["nano_cpus"] = int(limits.cpus * 1e9)
+        if limits.memory_mib is not None:
+            values["mem_limit"] = limits.memory_mib * 1024**2
+            values["memswap_limit"] = limits.memory_mib * 1024**2
+        if limits.storage_mib is not None and "storage_mb" not in unenforced:
+            values["storage_opt"] = {"size": f"{limits.storage_mib}M"}
+        return values
+
+    def fill(self, client: docker.APIClient, container: str) -> None:
+        """Put the log folders and the task's files in, before it starts: one request.
+
+        Raises:
+            DaemonError: the daemon refused.
+            TransferFailed: a file on the host cannot be read.
+        """
+        uploads = []
+        if self.spec.files is not None:
+            uploads.append(
+                Upload(self.spec.files, self.workdir, exclude=_CONFIGURATION_FILES)
+            )
+        files.put(client, container, uploads, folders=files.OPEN_FOLDERS)
+
+
+def start_error(error: DaemonError, spec: EnvironmentSpec) -> SandboxError:
+    """What a daemon's refusal to start means for the author of the task."""
+    if error.status is None:
+        return SandboxUnavailable(f"the Docker daemon does not answer: {error.text}")
+    hint = ""
+    if SHELL in error.text:
+        hint = f". The image has no {SHELL}, so commands cannot run in it"
+    what = spec.image or f"the image of {spec.build_context}"
+    return SandboxStartFailed(f"docker cannot start {what}: {error.text}{hint}")
+
+
+def _refused_limit(text: str) -> str | None:
+    """Which limit the daemon cannot set, if that is its complaint."""
+    lowered = text.lower()
+    if "storage-opt" in lowered or "storage option" in lowered:
+        return "storage_mb"
+    if "range of cpus" in lowered:  # more than the machine has: all of them, then
+        return "cpus"
+    return None

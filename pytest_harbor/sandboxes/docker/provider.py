@@ -1,0 +1,243 @@
+"""Sandboxes in Docker containers.
+
+A one-step episode costs twelve API requests once its image is known: create, put the log
+folders, start, put the solution, two for the agent's command, get the artifacts, put the
+tests (emptying what was there), two for the verifier's command, get its logs, remove.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import posixpath
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import anyio
+import anyio.to_thread
+
+from pytest_harbor.errors import SandboxUnavailable, UnsupportedByProvider
+from pytest_harbor.sandboxes.api import (
+    Capabilities,
+    EnvironmentSpec,
+    Provider,
+    User,
+)
+
+if TYPE_CHECKING:  # docker loads on first use, not when the provider is looked up
+    from pytest_harbor.sandboxes.docker.client import Engine
+    from pytest_harbor.sandboxes.docker.container import DockerSandbox
+    from pytest_harbor.sandboxes.docker.images import Images
+
+_REMOVAL_THREADS = 4
+_log = logging.getLogger(__name__)
+
+
+class DockerProvider(Provider):
+    """Containers of one Docker daemon, found as the ``docker`` command finds it.
+
+    ``max_starts`` bounds the containers that start at the same time (the cores of this
+    machine, shared among xdist's workers): the daemon gets slower beyond that.
+    ``no_new_privileges`` keeps setuid programs from giving a command more rights than its
+    user has; ``sudo`` by a user other than root does not work with it.
+    """
+
+    name = "docker"
+
+    def __init__(
+        self, *, max_starts: int | None = None, no_new_privileges: bool = True
+    ) -> None:
+        self._max_starts = max_starts or _fair_share_of_cores()
+        self._no_new_privileges = no_new_privileges
+        self._session = secrets.token_hex(8)
+        self._engine: Engine | None = None
+        self._images: Images | None = None
+        self._reason = ""
+        self._connecting: anyio.Lock | None = None
+        self._starts: anyio.Semaphore | None = None
+        self._removals: ThreadPoolExecutor | None = None
+        self._sandboxes: dict[str, DockerSandbox] = {}
+        self._unenforced_limits: set[str] = set()
+        self._closed = False
+
+    async def probe(self) -> Capabilities:
+        try:
+            engine = await self._connected()
+        except SandboxUnavailable as error:
+            return Capabilities(available=False, reason=str(error))
+        return Capabilities(
+            available=True,
+            mode=f"Docker {engine.version}",
+            isolation="container",
+            groups=True,
+        )
+
+    def check(
+        self,
+        spec: EnvironmentSpec,
+        users: Sequence[User | None],  # noqa: ARG002 - a container has every user
+    ) -> None:
+        if spec.network == "allowlist":
+            raise UnsupportedByProvider(
+                "environment.network_mode: docker cannot enforce 'allowlist' "
+                f"(allowed_hosts: {', '.join(spec.allowed_hosts) or 'none'}); use "
+                "'no-network' or 'public', or another sandbox provider"
+            )
+        if spec.compose_file is not None:
+            raise UnsupportedByProvider(
+                f"{spec.compose_file}: Compose services are not supported yet by the "
+                "docker provider; a task with one container needs only "
+                "environment/Dockerfile or environment.docker_image"
+            )
+        if spec.image is None and spec.build_context is None:
+            raise UnsupportedByProvider(
+                "environment: docker needs environment.docker_image or "
+                "environment/Dockerfile; without either, use --harbor-sandbox local"
+            )
+
+    async def start(
+        self, spec: EnvironmentSpec, *, name: str, labels: Mapping[str, str]
+    ) -> DockerSandbox:
+        self.check(spec, ())
+        engine = await self._connected()
+        from pytest_harbor.sandboxes.docker.client import DaemonError
+        from pytest_harbor.sandboxes.docker.create import start_error
+
+        try:
+            return await self._start(engine, spec, name, labels)
+        except DaemonError as error:
+            raise start_error(error, spec) from error
+
+    async def _start(
+        self,
+        engine: Engine,
+        spec: EnvironmentSpec,
+        name: str,
+        labels: Mapping[str, str],
+    ) -> DockerSandbox:
+        from pytest_harbor.sandboxes.docker.container import DockerSandbox
+        from pytest_harbor.sandboxes.docker.create import NewContainer
+        from pytest_harbor.sandboxes.docker.sweep import TASK_LABEL, all_labels
+
+        assert self._images is not None
+        assert self._starts is not None
+        image = await self._images.ready(spec, labels.get(TASK_LABEL, name))
+        new = NewContainer(
+            spec=spec,
+            image=image,
+            name=f"{_slug(name)}-{secrets.token_hex(4)}",
+            workdir=posixpath.join("/", image.workdir, spec.workdir or ""),
+            labels=all_labels(labels, self._session),
+            no_new_privileges=self._no_new_privileges,
+        )
+        container = await engine.call(
+            lambda client: new.create(client, self._unenforced_limits)
+        )
+        sandbox = DockerSandbox(
+            engine,
+            container,
+            name=new.name,
+            image=image,
+            workdir=new.workdir,
+            user=spec.user,
+            remove=self._remove_later,
+        )
+        self._sandboxes[container] = sandbox
+        try:
+            await engine.call(lambda client: new.fill(client, container))
+            async with self._starts:
+                await engine.call(lambda client: client.start(container))
+        except BaseException:
+            await sandbox.stop()
+            raise
+        return sandbox
+
+    async def sweep(self) -> int:
+        engine = await self._connected()
+        from pytest_harbor.sandboxes.docker import sweep
+        from pytest_harbor.sandboxes.docker.client import DaemonError
+
+        try:
+            return await engine.call(sweep.sweep)
+        except DaemonError as error:
+            raise SandboxUnavailable(
+                f"cannot look for left-over containers: {error.text}"
+            ) from error
+
+    async def aclose(self) -> None:
+        with anyio.CancelScope(shield=True):
+            self._closed = True
+            for sandbox in list(self._sandboxes.values()):
+                await sandbox.stop()
+            if self._removals is not None:
+                await anyio.to_thread.run_sync(self._removals.shutdown)
+            if self._engine is not None:
+                self._engine.close()
+
+    async def _connected(self) -> Engine:
+        if self._closed:
+            raise SandboxUnavailable("this docker provider has been closed")
+        if self._connecting is None:
+            self._connecting = anyio.Lock()
+        async with self._connecting:
+            if self._reason:
+                raise SandboxUnavailable(self._reason)
+            if self._engine is None:
+                self._engine = await self._connect()
+        return self._engine
+
+    async def _connect(self) -> Engine:
+        from pytest_harbor.sandboxes.docker.client import Engine
+        from pytest_harbor.sandboxes.docker.images import Images
+
+        try:
+            engine = await Engine.connect()
+        except SandboxUnavailable as error:
+            self._reason = str(error)
+            raise
+        self._images = Images(engine)
+        self._starts = anyio.Semaphore(self._max_starts)
+        return engine
+
+    def _remove_later(self, container: str, name: str) -> None:
+        """Remove in a thread: a large container takes seconds, nobody waits for it."""
+        self._sandboxes.pop(container, None)
+        if self._removals is None:
+            self._removals = ThreadPoolExecutor(
+                _REMOVAL_THREADS, thread_name_prefix="pytest-harbor removal"
+            )
+        try:
+            self._removals.submit(self._remove, container, name)
+        except RuntimeError:  # a start that was still under way when we were closed
+            self._remove(container, name)
+
+    def _remove(self, container: str, name: str) -> None:
+        from pytest_harbor.sandboxes.docker.client import DaemonError
+        from pytest_harbor.sandboxes.docker.sweep import remove_container
+
+        assert self._engine is not None
+        try:
+            self._engine.run(lambda client: remove_container(client, container))
+        except DaemonError as error:
+            _log.warning(
+                "container %s could not be removed (%s); remove it with: "
+                "docker rm -f -v %s",
+                name,
+                error.text,
+                name,
+            )
+
+
+def _fair_share_of_cores() -> int:
+    workers = os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")
+    cores = os.cpu_count() or 1
+    return max(1, cores // max(1, int(workers) if workers.isdigit() else 1))
+
+
+def _slug(name: str) -> str:
+    """``name`` as the first part of a container's name."""
+    plain = re.sub(r"[^a-zA-Z0-9_.-]+", "-", name).strip("-._")
+    return f"pytest-harbor-{plain}"[:80]

@@ -1,0 +1,63 @@
+"""Labels on everything we create, and removal of what dead owners left.
+
+Images are not swept: they are a cache, named ``pytest-harbor/...``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from typing import Final
+
+import docker
+
+from pytest_harbor.sandboxes.docker.client import DaemonError, daemon_errors
+from pytest_harbor.sandboxes.owner import Owner
+
+SESSION_LABEL: Final = "pytest-harbor.session"
+OWNER_LABEL: Final = "pytest-harbor.owner"
+TASK_LABEL: Final = "pytest-harbor.task"
+
+_NOT_FOUND = 404
+_REMOVAL_UNDER_WAY = 409
+
+
+def all_labels(labels: Mapping[str, str], session: str) -> dict[str, str]:
+    """``labels`` with the session (unless given) and this process as the owner."""
+    return {SESSION_LABEL: session, **labels, OWNER_LABEL: str(Owner.current())}
+
+
+def sweep(client: docker.APIClient) -> int:
+    """Remove containers and networks of owners that are dead; returns how many."""
+    filters = {"label": [OWNER_LABEL]}
+    removed = 0
+    for container in client.containers(all=True, filters=filters):
+        if _is_orphan(container.get("Labels")):
+            removed += remove_container(client, container["Id"])
+    for network in client.networks(filters=filters):
+        if _is_orphan(network.get("Labels")):
+            with contextlib.suppress(DaemonError), daemon_errors():
+                client.remove_network(network["Id"])
+                removed += 1
+    return removed
+
+
+def remove_container(client: docker.APIClient, container: str) -> bool:
+    """Kill and remove at once, with its anonymous volumes; False if it was gone.
+
+    Never ``stop``: the container's own command has nothing to say in its last ten
+    seconds. Raises DaemonError.
+    """
+    try:
+        with daemon_errors():
+            client.remove_container(container, force=True, v=True)
+    except DaemonError as error:
+        if error.status in (_NOT_FOUND, _REMOVAL_UNDER_WAY):
+            return False
+        raise
+    return True
+
+
+def _is_orphan(labels: Mapping[str, str] | None) -> bool:
+    owner = Owner.parse((labels or {}).get(OWNER_LABEL, ""))
+    return owner is not None and owner.is_dead
