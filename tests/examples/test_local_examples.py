@@ -7,7 +7,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 TASKS = sorted(p.parent.name for p in ROOT.glob("examples/local/*/task.toml"))
-STEPS = ["01-batter", "02-oven", "03-frosting"]
 
 
 def test_the_examples_are_sound(run_pytest):
@@ -40,24 +39,16 @@ def test_the_first_command_of_the_readme(run_pytest):
     sealed = run.properties("sealed-bids[oracle]")
     assert sealed["harbor.verifier_mode"] == "separate"
 
-    cake = run.properties("bake-a-cake[oracle]")
-    for step in STEPS:
-        assert float(cake[f"harbor.turn.{step}.reward"]) == 1
-    assert "harbor.stopped_after_turn" not in cake
-    assert (ROOT / cake["harbor.logs"]).is_dir()
+    assert (ROOT / sealed["harbor.logs"]).is_dir()
 
 
-def test_the_cake_stops_at_its_first_gate(run_pytest):
-    """Doing nothing: the first step fails, the others are not run."""
-    run = run_pytest("examples/local/bake-a-cake", "--harbor-agent", "nop")
+def test_doing_nothing_fails_with_the_reason(run_pytest):
+    run = run_pytest("examples/local/guest-list", "--harbor-agent", "nop")
     assert run.code == 1, run.output
-    properties = run.properties("bake-a-cake[nop]")
-    assert properties["harbor.stopped_after_turn"] == "01-batter"
-    assert float(properties["harbor.reward"]) == 0
-    [failure] = run.cases["bake-a-cake[nop]"].iter("failure")
-    assert failure.get("message").startswith(
-        "reward 0.00 < 1.00: step 01-batter missed min_reward (0.00 < 1.00)"
-    )
+    [failure] = run.cases["guest-list[nop]"].iter("failure")
+    assert failure.get("message").startswith("reward 0.00 < 1.00")
+    assert "guests_clean.csv is missing" in failure.text
+    assert float(run.properties("guest-list[nop]")["harbor.reward"]) == 0
 
 
 def test_what_the_agent_of_night_shift_leaves(run_pytest):
