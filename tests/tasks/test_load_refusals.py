@@ -586,6 +586,20 @@ FOLDERS: list[tuple[str, str, Build]] = [
         ),
     ),
     (
+        "X24",
+        "task.toml: [steps.verifier.environment]: separate verification needs an image",
+        lambda folder: write_task(
+            folder,
+            STEP + "[steps.verifier.environment]\ncpus = 1\n",
+            files={
+                **STEP_FILES,
+                "environment/docker-compose.yaml": "",
+                # Built for [verifier.environment] alone.
+                "tests/Dockerfile": "FROM scratch",
+            },
+        ),
+    ),
+    (
         "X26",
         "service 'cache' is not defined in environment/docker-compose.yaml",
         lambda folder: write_task(

@@ -60,6 +60,7 @@ def test_a_single_step_plan(folder: Path) -> None:
         docker_image = "debian:12"
         cpus = 2
         memory_mb = 512
+        storage_mb = 1000
         workdir = "/work"
         network_mode = "no-network"
         build_timeout_sec = 30
@@ -78,6 +79,7 @@ def test_a_single_step_plan(folder: Path) -> None:
     assert plan.environment.workdir == "/work"
     assert plan.environment.env == {"B": "c"}
     assert (plan.environment.cpus, plan.environment.memory_mib) == (2, 512)
+    assert plan.environment.storage_mib == 1000
     assert plan.environment.start_timeout_seconds == 30
     assert plan.healthcheck is not None
     assert plan.healthcheck.retries == 1
@@ -89,6 +91,7 @@ def test_a_single_step_plan(folder: Path) -> None:
     assert turn.verifier.env == {"KEY": "${KEY}"}
     assert turn.verifier.mode == "shared"
     assert turn.verifier.environment is None
+    assert not turn.verifier.image_tests_win
     assert [layer.path for layer in turn.verifier.tests] == [folder / "tests"]
     assert turn.solution is not None
     assert turn.has_solve_script
@@ -520,6 +523,15 @@ def test_a_solution_is_chosen_by_folder_not_by_file(folder: Path) -> None:
     )
     assert b.solution is not None
     assert (b.solution.path, b.has_solve_script) == (folder / "solution", True)
+
+
+def test_a_reference_answer_is_for_single_steps(folder: Path) -> None:
+    files = {"solution/answer.md": "42"}
+
+    (single,) = plan_of(folder, files=files).turns
+    (step,) = plan_of(folder, STEP, files={**files, **step_files("a")}).turns
+
+    assert (single.reference_answer, step.reference_answer) == ("42", None)
 
 
 def test_a_python_verifier_grades_a_single_step(folder: Path) -> None:

@@ -16,9 +16,10 @@ from pydantic import ConfigDict, Field
 from pytest_harbor.errors import Problem, TaskLoadError
 from pytest_harbor.tasks.folder.findings import Findings
 from pytest_harbor.tasks.folder.legacy import modernise_environment
-from pytest_harbor.tasks.folder.model import EnvironmentConfig, Seconds, Table
+from pytest_harbor.tasks.folder.model import EnvironmentConfig, Table
 from pytest_harbor.tasks.folder.toml_file import parse, validate
 from pytest_harbor.tasks.folder.unknown_keys import unknown_keys
+from pytest_harbor.tasks.folder.values import Seconds
 
 DATASET_FILE = "dataset.toml"
 TASK_FILE = "task.toml"

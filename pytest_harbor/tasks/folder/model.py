@@ -1,186 +1,51 @@
-"""The keys of ``task.toml`` (spec 3), as checked models.
+"""The tables of ``task.toml`` (spec 3), as checked models.
 
 Legacy spellings are read by :mod:`~pytest_harbor.tasks.folder.legacy` before these
 models see the file. Types are TOML's own and are not converted: a string where a
 number is due is an error. An integer is a number; a boolean is not.
-
-A validator that finds a value the specification refuses names the refusal's ID as
-the error's type (``X27``).
 """
 
 from __future__ import annotations
 
-import math
 import re
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    PlainValidator,
-    Strict,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, Strict, model_validator
 from pydantic_core import PydanticCustomError
 
 from pytest_harbor.tasks.folder.artifact_paths import (
     destination_problem,
     source_problem,
 )
-from pytest_harbor.tasks.folder.names import (
-    HEADER_NAME,
-    SERVICE_NAME,
-    normal_host,
-    step_name_problem,
+from pytest_harbor.tasks.folder.names import HEADER_NAME
+from pytest_harbor.tasks.folder.values import (
+    AbsolutePath,
+    Amount,
+    Count,
+    EnvironmentMode,
+    FiniteNumber,
+    Hosts,
+    MinReward,
+    NetworkMode,
+    OperatingSystem,
+    Seconds,
+    ServiceName,
+    StepName,
+    Strings,
+    Topology,
+    User,
+    Variables,
+    refusal,
 )
 
 DEFAULT_VERIFIER_TIMEOUT_SEC = 600.0  # spec 3.3 and 3.5
 DEFAULT_BUILD_TIMEOUT_SEC = 600.0  # spec 3.4
 MAIN_SERVICE = "main"
-MAX_COUNT = 2**53  # beyond any machine, and exact in every JSON reader
 
 # Headers that carry credentials: their value must come from the environment (spec 3.8).
 SECRET_HEADER = re.compile(r"auth|token|secret|cookie|api[-_]?key", re.IGNORECASE)
 REFERENCE = re.compile(r"\$\{[A-Za-z_][A-Za-z0-9_]*\}")
 REFERENCE_WITH_DEFAULT = re.compile(r"\$\{[A-Za-z_][A-Za-z0-9_]*:-")
-TOPOLOGY = re.compile(r"[1-9][0-9]*(x[1-9][0-9]*){1,2}")
-
-
-def _refusal(rule: str, text: str) -> PydanticCustomError:
-    # A template with the text as its value: braces in a user's text stay what they are.
-    return PydanticCustomError(rule, "{text}", {"text": text})
-
-
-def _positive(value: float) -> float:
-    if not (math.isfinite(value) and value > 0):
-        raise _refusal("X27", f"must be a positive number, not {value:g}")
-    return value
-
-
-def _finite(value: float) -> float:
-    if not math.isfinite(value):
-        raise _refusal("X27", f"must be a finite number, not {value:g}")
-    return value
-
-
-def _amount(value: float) -> float:
-    if not (math.isfinite(value) and value >= 0):
-        raise _refusal("X01", f"must be a number of at least 0, not {value:g}")
-    return value
-
-
-def _count(value: int) -> int:
-    if not 0 <= value <= MAX_COUNT:
-        raise _refusal("X01", f"must be an integer from 0 to {MAX_COUNT}")
-    return value
-
-
-def _user(value: object) -> str | int:
-    if isinstance(value, str) and value:
-        return value
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-        return value
-    raise _refusal("X01", "must be a user name or a user ID")
-
-
-def _min_reward(value: object) -> float | dict[str, float]:
-    if isinstance(value, dict):
-        return {str(key): _gate(entry) for key, entry in value.items()}
-    return _gate(value)
-
-
-def _gate(value: object) -> float:
-    # A boolean is taken as 1.0 or 0.0 (spec 3.5); the load warns of it.
-    if isinstance(value, (bool, int, float)):
-        try:
-            number = float(value)
-        except OverflowError:  # an integer that no float can hold
-            number = math.nan
-        if not math.isnan(number):
-            return number
-    raise _refusal("X18", "must be a number or a table of numbers")
-
-
-def _workdir(value: str) -> str:
-    if not value.startswith("/") or "\0" in value:
-        raise _refusal("X01", "must be an absolute path")
-    return value
-
-
-def _variables(value: dict[str, str]) -> dict[str, str]:
-    for name, text in value.items():
-        if not name or "=" in name or "\0" in name + text:
-            raise _refusal("X01", f"variable {name!r}: no '=', NUL or empty name")
-    return value
-
-
-def _operating_system(value: object) -> str:
-    if isinstance(value, str) and value.lower() in ("linux", "windows"):
-        return value.lower()
-    raise _refusal("X01", 'must be "linux" or "windows"')
-
-
-def _host(value: str) -> str:
-    host = normal_host(value)
-    if host is None:
-        raise _refusal(
-            "X21",
-            f"'{value}' is no host name, '*.' pattern, IP address or CIDR range"
-            " (no URL, port or path)",
-        )
-    return host
-
-
-def _service(value: str) -> str:
-    if not SERVICE_NAME.fullmatch(value):
-        raise _refusal(
-            "X20",
-            f"'{value}' is no service name: use letters, digits, '.', '_', '-',"
-            " starting with a letter or digit",
-        )
-    return value
-
-
-def _step_name(value: str) -> str:
-    if problem := step_name_problem(value):
-        raise _refusal("X10", problem)
-    return value
-
-
-def _topology(value: str) -> str:
-    if not TOPOLOGY.fullmatch(value):
-        raise _refusal("X01", f"must be NxM or NxMxK, not '{value}'")
-    return value
-
-
-Seconds: TypeAlias = Annotated[float, AfterValidator(_positive)]
-FiniteSeconds: TypeAlias = Annotated[float, AfterValidator(_finite)]
-Amount: TypeAlias = Annotated[float, AfterValidator(_amount)]
-Count: TypeAlias = Annotated[int, AfterValidator(_count)]
-User: TypeAlias = Annotated[
-    str | int, PlainValidator(_user, json_schema_input_type=str | int)
-]
-MinReward: TypeAlias = Annotated[
-    float | dict[str, float],
-    PlainValidator(_min_reward, json_schema_input_type=float | dict[str, float]),
-]
-OperatingSystem: TypeAlias = Annotated[
-    Literal["linux", "windows"],
-    PlainValidator(
-        _operating_system, json_schema_input_type=Literal["linux", "windows"]
-    ),
-]
-Variables: TypeAlias = Annotated[dict[str, str], AfterValidator(_variables)]
-ServiceName: TypeAlias = Annotated[str, AfterValidator(_service)]
-NetworkMode: TypeAlias = Literal["public", "no-network", "allowlist"]
-EnvironmentMode: TypeAlias = Literal["shared", "separate"]
-# TOML arrays arrive as lists; a tuple keeps a loaded task from being changed.
-Strings: TypeAlias = Annotated[tuple[str, ...], Strict(False)]
-Hosts: TypeAlias = Annotated[
-    tuple[Annotated[str, AfterValidator(_host)], ...], Strict(False)
-]
 
 
 class Table(BaseModel):
@@ -202,7 +67,7 @@ class NetworkTable(Table):
     @model_validator(mode="after")
     def _hosts_need_allowlist(self) -> NetworkTable:
         if self.allowed_hosts is not None and self.network_mode != "allowlist":
-            raise _refusal("X21", 'allowed_hosts needs network_mode = "allowlist"')
+            raise refusal("X21", 'allowed_hosts needs network_mode = "allowlist"')
         return self
 
     @property
@@ -238,7 +103,7 @@ class TaskInfo(Table):
 class PytestHarborConfig(Table):
     """``[metadata.pytest_harbor]``: what the author tells this plugin."""
 
-    min_reward: Annotated[float, AfterValidator(_finite)] | None = None
+    min_reward: FiniteNumber | None = None
     """Reward from which the task counts as passed; unset: the run's threshold."""
     reward_key: str | None = None
     """Key of ``reward.json`` that is the headline where it has no ``reward``."""
@@ -288,13 +153,13 @@ class HealthCheckConfig(Table):
 
     command: str
     """Shell command; exit code 0 is healthy."""
-    interval_sec: FiniteSeconds = 5.0
+    interval_sec: FiniteNumber = 5.0
     """Pause between counted attempts, in seconds."""
-    timeout_sec: FiniteSeconds = 30.0
+    timeout_sec: FiniteNumber = 30.0
     """Limit of one attempt, in seconds; passing it is a failed attempt."""
-    start_period_sec: FiniteSeconds = 0.0
+    start_period_sec: FiniteNumber = 0.0
     """Time in seconds in which failures do not count."""
-    start_interval_sec: FiniteSeconds = 5.0
+    start_interval_sec: FiniteNumber = 5.0
     """Pause between attempts within the start period, in seconds."""
     retries: int = 3
     """Failures in a row that fail the check; below 1 acts as 1."""
@@ -341,7 +206,7 @@ class McpServerConfig(Table):
             )
 
     def _refusal(self, problem: str) -> PydanticCustomError:
-        return _refusal("X22", f"mcp_servers '{self.name}': {problem}")
+        return refusal("X22", f"mcp_servers '{self.name}': {problem}")
 
 
 class TpuConfig(Table):
@@ -349,7 +214,7 @@ class TpuConfig(Table):
 
     type: str
     """TPU generation."""
-    topology: Annotated[str, AfterValidator(_topology)]
+    topology: Topology
     """``NxM`` or ``NxMxK``."""
 
 
@@ -374,7 +239,7 @@ class EnvironmentConfig(NetworkTable):
     """Acceptable GPU types; unset: any."""
     tpu: TpuConfig | None = None
     """TPU; this runner has none."""
-    workdir: Annotated[str, AfterValidator(_workdir)] | None = None
+    workdir: AbsolutePath | None = None
     """Working directory in the sandbox; unset: the image's."""
     env: Variables = Field(default_factory=dict)
     """Environment of the sandbox; values may be ``${VAR}`` templates."""
@@ -422,7 +287,7 @@ class ArtifactConfig(Table):
             self.source, sidecar=self.service != MAIN_SERVICE
         ) or destination_problem(self.source, self.destination)
         if problem:
-            raise _refusal("X19", f"{self.source}: {problem}")
+            raise refusal("X19", f"{self.source}: {problem}")
         return self
 
 
@@ -449,7 +314,7 @@ class VerifierConfig(NetworkTable):
 class StepConfig(Table):
     """One ``[[steps]]`` table (spec 3.5)."""
 
-    name: Annotated[str, AfterValidator(_step_name)]
+    name: StepName
     """Folder under ``steps/``."""
     agent: AgentConfig = Field(default_factory=AgentConfig)
     """What differs from ``[agent]``, key by key."""

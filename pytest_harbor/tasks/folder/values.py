@@ -1,0 +1,162 @@
+"""The types of values in ``task.toml``: times, users, hosts, gates (spec 3).
+
+A validator that finds a value the specification refuses names the refusal's ID as the
+error's type (``X27``); see :func:`refusal`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Annotated, Literal, TypeAlias
+
+from pydantic import AfterValidator, PlainValidator, Strict
+from pydantic_core import PydanticCustomError
+
+from pytest_harbor.tasks.folder.names import (
+    SERVICE_NAME,
+    normal_host,
+    step_name_problem,
+)
+
+MAX_COUNT = 2**53  # beyond any machine, and exact in every JSON reader
+TOPOLOGY = re.compile(r"[1-9][0-9]*(x[1-9][0-9]*){1,2}")
+
+
+def refusal(rule: str, text: str) -> PydanticCustomError:
+    """The error of a value that the rule ``rule`` refuses, saying ``text``."""
+    # A template with the text as its value: braces in a user's text stay what they are.
+    return PydanticCustomError(rule, "{text}", {"text": text})
+
+
+def _positive(value: float) -> float:
+    if not (math.isfinite(value) and value > 0):
+        raise refusal("X27", f"must be a positive number, not {value:g}")
+    return value
+
+
+def _finite(value: float) -> float:
+    if not math.isfinite(value):
+        raise refusal("X27", f"must be a finite number, not {value:g}")
+    return value
+
+
+def _amount(value: float) -> float:
+    if not (math.isfinite(value) and value >= 0):
+        raise refusal("X01", f"must be a number of at least 0, not {value:g}")
+    return value
+
+
+def _count(value: int) -> int:
+    if not 0 <= value <= MAX_COUNT:
+        raise refusal("X01", f"must be an integer from 0 to {MAX_COUNT}")
+    return value
+
+
+def _user(value: object) -> str | int:
+    if isinstance(value, str) and value:
+        return value
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    raise refusal("X01", "must be a user name or a user ID")
+
+
+def _min_reward(value: object) -> float | dict[str, float]:
+    if isinstance(value, dict):
+        return {str(key): _gate(entry) for key, entry in value.items()}
+    return _gate(value)
+
+
+def _gate(value: object) -> float:
+    # A boolean is taken as 1.0 or 0.0 (spec 3.5); the load warns of it.
+    if isinstance(value, (bool, int, float)):
+        try:
+            number = float(value)
+        except OverflowError:  # an integer that no float can hold
+            number = math.nan
+        if not math.isnan(number):
+            return number
+    raise refusal("X18", "must be a number or a table of numbers")
+
+
+def _absolute(value: str) -> str:
+    if not value.startswith("/") or "\0" in value:
+        raise refusal("X01", "must be an absolute path")
+    return value
+
+
+def _variables(value: dict[str, str]) -> dict[str, str]:
+    for name, text in value.items():
+        if not name or "=" in name or "\0" in name + text:
+            raise refusal("X01", f"variable {name!r}: no '=', NUL or empty name")
+    return value
+
+
+def _operating_system(value: object) -> str:
+    if isinstance(value, str) and value.lower() in ("linux", "windows"):
+        return value.lower()
+    raise refusal("X01", 'must be "linux" or "windows"')
+
+
+def _host(value: str) -> str:
+    host = normal_host(value)
+    if host is None:
+        raise refusal(
+            "X21",
+            f"'{value}' is no host name, '*.' pattern, IP address or CIDR range"
+            " (no URL, port or path)",
+        )
+    return host
+
+
+def _service(value: str) -> str:
+    if not SERVICE_NAME.fullmatch(value):
+        raise refusal(
+            "X20",
+            f"'{value}' is no service name: use letters, digits, '.', '_', '-',"
+            " starting with a letter or digit",
+        )
+    return value
+
+
+def _step_name(value: str) -> str:
+    if problem := step_name_problem(value):
+        raise refusal("X10", problem)
+    return value
+
+
+def _topology(value: str) -> str:
+    if not TOPOLOGY.fullmatch(value):
+        raise refusal("X01", f"must be NxM or NxMxK, not '{value}'")
+    return value
+
+
+Seconds: TypeAlias = Annotated[float, AfterValidator(_positive)]
+Amount: TypeAlias = Annotated[float, AfterValidator(_amount)]
+Count: TypeAlias = Annotated[int, AfterValidator(_count)]
+User: TypeAlias = Annotated[
+    str | int, PlainValidator(_user, json_schema_input_type=str | int)
+]
+MinReward: TypeAlias = Annotated[
+    float | dict[str, float],
+    PlainValidator(_min_reward, json_schema_input_type=float | dict[str, float]),
+]
+OperatingSystem: TypeAlias = Annotated[
+    Literal["linux", "windows"],
+    PlainValidator(
+        _operating_system, json_schema_input_type=Literal["linux", "windows"]
+    ),
+]
+Variables: TypeAlias = Annotated[dict[str, str], AfterValidator(_variables)]
+ServiceName: TypeAlias = Annotated[str, AfterValidator(_service)]
+NetworkMode: TypeAlias = Literal["public", "no-network", "allowlist"]
+EnvironmentMode: TypeAlias = Literal["shared", "separate"]
+# TOML arrays arrive as lists; a tuple keeps a loaded task from being changed.
+Strings: TypeAlias = Annotated[tuple[str, ...], Strict(False)]
+Hosts: TypeAlias = Annotated[
+    tuple[Annotated[str, AfterValidator(_host)], ...], Strict(False)
+]
+FiniteNumber: TypeAlias = Annotated[float, AfterValidator(_finite)]
+AbsolutePath: TypeAlias = Annotated[str, AfterValidator(_absolute)]
+StepName: TypeAlias = Annotated[str, AfterValidator(_step_name)]
+Topology: TypeAlias = Annotated[str, AfterValidator(_topology)]
