@@ -104,6 +104,7 @@ class LocalProvider(Provider):
                     skeleton=skeleton,
                     rootless=rootless,
                     prefix=userland.interpreter_prefix(),
+                    has_env_signals=userland.env_ignores_signals(),
                 )
                 self._ready = _Ready(folder, BrokerClient(folder), land)
             return self._ready

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
 import sys
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from typing import Final
 
 from pytest_harbor.sandboxes.api import VERIFIER_TOOLS
 from pytest_harbor.sandboxes.local.broker import kernel
-from pytest_harbor.sandboxes.local.broker.main import READY
+from pytest_harbor.sandboxes.local.broker.main import HOLDER, READY
 
 SHARED_FOLDERS: Final = (
     "/usr",
@@ -54,14 +55,15 @@ _READ_ONLY_PROC: Final = ("sys", "sysrq-trigger", "irq", "bus", "fs")
 _MASKED_PROC: Final = ("kcore", "keys", "timer_list", "latency_stats", "sched_debug")
 # One harmless capability that no command has: the kernel then refuses ptrace of PID 1.
 _UNTRACEABLE: Final = "CAP_WAKE_ALARM"
-# PID 1 cannot be signalled from inside; with SIGCHLD ignored the kernel reaps for it. It
-# needs no file any more once it sleeps.
-_HOLDER: Final = (
-    "trap '' CHLD TERM INT HUP; found=; for tool in "
+# PID 1 cannot be signalled from inside, and needs no file any more once it sleeps. With
+# SIGCHLD ignored the kernel reaps for it (a shell's trap cannot do that).
+_FIND_TOOLS: Final = (
+    "trap '' TERM INT HUP; found=; for tool in "
     f"{' '.join(VERIFIER_TOOLS)}; do "
     'command -v "$tool" >/dev/null && found="$found $tool"; done; '
-    f'echo "{READY}$found "; exec sleep infinity >/dev/null 2>&1'
+    f'echo "{READY}$found"; '
 )
+_IGNORE_CHILDREN: Final = ("env", "--ignore-signal=CHLD")
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,8 @@ class Userland:
     rootless: bool
     prefix: Path | None
     """Prefix of the running interpreter when it lies outside the shared folders."""
+    has_env_signals: bool = True
+    """True when the host's ``env`` can start a program with a signal ignored."""
     hidden: tuple[Path, ...] = ()
     """Folders below the shared ones that sandboxes must not see."""
 
@@ -144,8 +148,21 @@ def bwrap_arguments(
             arguments += ["--ro-bind", "/dev/null", f"/proc/{name}"]
     if workdir != "/":
         arguments += ["--dir", workdir]
-    arguments += ["--chdir", "/", "--", "/bin/sh", "-c", _HOLDER]
+    arguments += ["--chdir", "/", "--", "/bin/sh", "-c", _holder(userland)]
     return arguments
+
+
+def _holder(userland: Userland) -> str:
+    ignoring = " ".join(_IGNORE_CHILDREN) if userland.has_env_signals else ""
+    return f"{_FIND_TOOLS}exec {ignoring} {HOLDER} infinity >/dev/null 2>&1"
+
+
+def env_ignores_signals() -> bool:
+    """Whether PID 1 can be told not to collect zombies (coreutils 8.31 or newer)."""
+    tried = subprocess.run(
+        [*_IGNORE_CHILDREN, "true"], capture_output=True, check=False
+    )
+    return tried.returncode == 0
 
 
 def _shared(

@@ -15,6 +15,7 @@ import os
 import select
 import signal
 import socket
+import subprocess
 import sys
 import termios
 import time
@@ -274,52 +275,60 @@ def _supervise(
 ) -> NoReturn:
     try:
         kernel.become_subreaper()
-        child = os.fork()
-        if child == 0:
-            _become(command, account, stdio)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        child = _start(command, account, stdio)
+        if isinstance(child, int):
+            wire.send(reporting, {"status": child})
+            return
         kernel.close_all_but({reporting.fileno()})
-        pidfd = os.pidfd_open(child)
+        pidfd = os.pidfd_open(child.pid)
         wire.send(reporting, {"started": True}, [pidfd])
         while True:
             pid, status = os.waitpid(-1, 0)
-            if pid == child:
+            if pid == child.pid:
                 code = os.waitstatus_to_exitcode(status)
                 wire.send(reporting, {"status": code if code >= 0 else 128 - code})
-                break
+                return
     finally:
         os._exit(0)
 
 
-def _become(command: Command, account: joined.Account, stdio: list[int]) -> NoReturn:
-    code = NOT_EXECUTABLE
+def _start(
+    command: Command, account: joined.Account, stdio: list[int]
+) -> subprocess.Popen[bytes] | int:
+    """Start the command, or say on its standard error why not, with the exit code."""
+    name = command.argv[0]
+    is_root = account.uid == 0
+    if is_root:
+        joined.forget_groups()
     try:
-        for number, descriptor in enumerate(stdio):
-            os.dup2(descriptor, number, inheritable=True)
-        kernel.close_all_but({0, 1, 2})
-        os.setsid()
-        joined.become(account)
-        for number in (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGTERM):
-            signal.signal(number, signal.SIG_DFL)
-        env = {"HOME": account.home, "USER": account.name, **command.env}
-        try:
-            os.chdir(command.cwd)
-        except OSError as error:
-            _say(f"cannot use the working directory {command.cwd}: {error.strerror}")
-            os._exit(NOT_EXECUTABLE)
-        os.execvpe(command.argv[0], command.argv, env)  # noqa: S606
-    except FileNotFoundError:
-        code = NOT_FOUND
-        _say(f"{command.argv[0]}: not found")
+        os.chdir(command.cwd)
     except OSError as error:
-        _say(f"{command.argv[0]}: {error.strerror}")
-    except BaseException as error:  # noqa: BLE001  # a fork must never return
-        _say(f"cannot run {command.argv!r}: {error!r}")
-    finally:
-        os._exit(code)
+        why = f"cannot use the working directory {command.cwd}: {error.strerror}"
+        return _refuse(stdio[2], why, NOT_EXECUTABLE)
+    try:
+        return subprocess.Popen(
+            command.argv,
+            stdin=stdio[0],
+            stdout=stdio[1],
+            stderr=stdio[2],
+            env={"HOME": account.home, "USER": account.name, **command.env},
+            start_new_session=True,
+            user=None if is_root else account.uid,
+            group=None if is_root else account.gid,
+            extra_groups=None if is_root else list(account.groups),
+        )
+    except FileNotFoundError:
+        return _refuse(stdio[2], f"{name}: not found", NOT_FOUND)
+    except OSError as error:
+        return _refuse(stdio[2], f"{name}: {error.strerror}", NOT_EXECUTABLE)
+    except ValueError as error:  # a NUL in an argument or the environment
+        return _refuse(stdio[2], f"{name!r}: {error}", NOT_EXECUTABLE)
 
 
-def _say(text: str) -> None:
-    os.write(2, f"{text}\n".encode(errors="replace"))
+def _refuse(stderr: int, text: str, code: int) -> int:
+    os.write(stderr, f"{text}\n".encode(errors="replace"))
+    return code
 
 
 def prepare_child(keep: set[int]) -> None:

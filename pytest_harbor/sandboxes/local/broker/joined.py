@@ -101,22 +101,14 @@ def _lines(path: str, fields: int) -> list[list[str]]:
     return [row for row in rows if len(row) == fields]
 
 
-def become(account: Account) -> None:
-    """Take on the user for good. Raises OSError when that is not possible."""
-    if account.uid == os.geteuid() == 0 and account.gid == os.getegid():
-        if os.getgroups():
-            _drop_groups()
+def forget_groups() -> None:
+    """Leave the groups of whoever runs the tests."""
+    if not os.getgroups():
         return
-    os.setgroups(account.groups)
-    os.setresgid(account.gid, account.gid, account.gid)
-    os.setresuid(account.uid, account.uid, account.uid)
-
-
-def _drop_groups() -> None:
     try:
         os.setgroups([])
     except PermissionError:
-        return  # one-uid mode: the kernel forbids it there, and shows nobody's groups
+        return  # one-uid mode: the kernel forbids it there
 
 
 def make_home(account: Account) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 _libc = ctypes.CDLL(None, use_errno=True)
+_libc.prctl.argtypes = (ctypes.c_int, *[ctypes.c_ulong] * 4)
 
 CLONE_NEWNS: Final = 0x00020000
 CLONE_NEWUTS: Final = 0x04000000
@@ -30,7 +31,6 @@ _PR_SET_NO_NEW_PRIVS = 38
 _PR_CAP_AMBIENT = 47
 _PR_CAP_AMBIENT_CLEAR_ALL = 4
 _CAPABILITY_VERSION_3 = 0x20080522
-_LAST_CAPABILITY = 63
 
 # linux/capability.h. What a container's root has by default, without MKNOD, NET_RAW and
 # AUDIT_WRITE, which no task was seen to need and which reach past the sandbox.
@@ -47,6 +47,9 @@ KEPT_CAPABILITIES: Final = {
     "SYS_CHROOT": 18,
     "SETFCAP": 31,
 }
+_KEPT_BITS = sum(1 << number for number in KEPT_CAPABILITIES.values())
+_LAST_CAPABILITY = int(Path("/proc/sys/kernel/cap_last_cap").read_text())
+_DROPPED = [n for n in range(_LAST_CAPABILITY + 1) if not _KEPT_BITS >> n & 1]
 
 
 def _check(result: int, what: str) -> int:
@@ -57,8 +60,7 @@ def _check(result: int, what: str) -> int:
 
 
 def _prctl(option: int, value: int, what: str) -> None:
-    arguments = [ctypes.c_ulong(n) for n in (value, 0, 0, 0)]
-    _check(_libc.prctl(ctypes.c_int(option), *arguments), what)
+    _check(_libc.prctl(option, value, 0, 0, 0), what)
 
 
 def setns(descriptor: int, namespaces: int) -> None:
@@ -83,18 +85,15 @@ def die_with_parent(signal_number: int) -> None:
 
 def drop_privileges() -> None:
     """Keep ``KEPT_CAPABILITIES`` at most, for good: nothing can be gained again."""
-    for number in range(_LAST_CAPABILITY + 1):
-        known = _libc.prctl(_PR_CAPBSET_READ, ctypes.c_ulong(number), 0, 0, 0)
-        if known < 0:
-            break
-        if known and number not in KEPT_CAPABILITIES.values():
-            _prctl(_PR_CAPBSET_DROP, number, "capability bounding set")
+    for number in _DROPPED:
+        if _libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0) < 0:
+            # Without the right to drop it there must be none to drop.
+            _check(-_libc.prctl(_PR_CAPBSET_READ, number, 0, 0, 0), "bounding set")
     _libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
     now = (ctypes.c_uint32 * 6)()
     _check(_libc.capget(header, now), "capget")
-    kept = sum(1 << number for number in KEPT_CAPABILITIES.values())
-    allowed = (now[1] | now[4] << 32) & kept
+    allowed = (now[1] | now[4] << 32) & _KEPT_BITS
     low, high = allowed & 0xFFFFFFFF, allowed >> 32
     data = (ctypes.c_uint32 * 6)(low, low, 0, high, high, 0)
     _check(_libc.capset(header, data), "capset")
@@ -106,7 +105,8 @@ def rename_process(name: str) -> None:
 
     An agent that runs ``pkill python`` means its own processes, not ours.
     """
-    _libc.prctl(_PR_SET_NAME, ctypes.c_char_p(name.encode()[:15]), 0, 0, 0)
+    shown_short = ctypes.create_string_buffer(name.encode()[:15])
+    _libc.prctl(_PR_SET_NAME, ctypes.addressof(shown_short), 0, 0, 0)
     values = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     start, end = int(values[45]), int(values[46])
     if 0 < start < end:

@@ -7,12 +7,14 @@ owner or the owner itself ends, everything ends.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import select
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -26,8 +28,10 @@ from pytest_harbor.sandboxes.local.broker import (
 )
 
 READY = "ready"
+HOLDER = "sleep"
 NAME = "harbor-broker"
 _GIVE_UP_MS = 5000
+_HOLDER_SECONDS = 0.5
 _MAX_SAID_BYTES = 16 * 1024
 
 
@@ -158,15 +162,25 @@ class Broker:
     def _hear(self, place: Place) -> None:
         data = os.read(place.said, 4096)
         place.text = (place.text + data)[-_MAX_SAID_BYTES:]
-        *_, last = place.text.decode(errors="replace").rstrip("\n").split("\n")
-        if not place.is_ready and last.startswith(f"{READY} ") and b"\n" in data:
-            place.is_ready = True
-            first = os.read(place.status, 4096).decode().splitlines()[0]
-            place.init_pid = int(json.loads(first)["child-pid"])
-            place.init_pidfd = os.pidfd_open(place.init_pid)
-            _reply(place.channel, {"pid": place.init_pid, "tools": last.split()[1:]})
+        *_, last, rest = f"\n{place.text.decode(errors='replace')}".split("\n")
         if not data:
             self._forget(place.said)
+        if rest or place.is_ready or not last.startswith(READY):
+            return  # a failed start is reported when bubblewrap is reaped
+        first = os.read(place.status, 4096).decode().splitlines()[0]
+        place.init_pid = int(json.loads(first)["child-pid"])
+        place.init_pidfd = os.pidfd_open(place.init_pid)
+        self._await_holder(place.init_pid)
+        place.is_ready = True
+        _reply(place.channel, {"pid": place.init_pid, "tools": last.split()[1:]})
+
+    def _await_holder(self, pid: int) -> None:
+        """Wait until PID 1 is the sleeping program, which needs no file any more."""
+        deadline = time.monotonic() + _HOLDER_SECONDS
+        while processes.name(self._proc, pid) != HOLDER:
+            if time.monotonic() > deadline:
+                return
+            time.sleep(0.0002)
 
     def _settle(self, message: wire.Message, channel: socket.socket) -> None:
         """In-place mode: no namespaces, every process below the broker is its own."""
@@ -345,6 +359,10 @@ def main() -> None:
     kernel.rename_process(NAME)
     kernel.become_subreaper()
     kernel.hide_memory()
+    # What every fork shares is never looked at again, so it need not be copied.
+    gc.collect()
+    gc.freeze()
+    gc.disable()
     Broker(socket.socket(fileno=owner), owner_pidfd).run()
     parent = os.open(os.path.dirname(folder), os.O_RDONLY | os.O_DIRECTORY)  # noqa: PTH120
     files.remove(parent, os.path.basename(folder))  # noqa: PTH119

@@ -36,6 +36,18 @@ def open_proc() -> int:
     return os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
 
+def name(proc: int, pid: int) -> str:
+    """The short name of a process, empty when it is gone."""
+    try:
+        descriptor = os.open(f"{pid}/comm", os.O_RDONLY | os.O_CLOEXEC, dir_fd=proc)
+    except OSError:
+        return ""
+    try:
+        return os.read(descriptor, 64).decode(errors="replace").strip()
+    finally:
+        os.close(descriptor)
+
+
 def look(proc: int, pid: int) -> Process | None:
     """One process, or ``None`` when it is gone."""
     try:
