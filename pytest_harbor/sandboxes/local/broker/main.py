@@ -364,5 +364,5 @@ def main() -> None:
     gc.freeze()
     gc.disable()
     Broker(socket.socket(fileno=owner), owner_pidfd).run()
-    parent = os.open(os.path.dirname(folder), os.O_RDONLY | os.O_DIRECTORY)  # noqa: PTH120
-    files.remove(parent, os.path.basename(folder))  # noqa: PTH119
+    parent, name = folder.rsplit("/", 1)
+    files.remove(os.open(parent, os.O_RDONLY | os.O_DIRECTORY), name)
