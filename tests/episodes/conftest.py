@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
+from anyio.from_thread import BlockingPortal, start_blocking_portal
 from scripted_sandbox import ScriptedProvider
 
 from pytest_harbor.agents.registry import resolve_agent
 from pytest_harbor.episodes.episode import run
 from pytest_harbor.episodes.result import EpisodeResult
+from pytest_harbor.sandboxes.api import Provider
+from pytest_harbor.sandboxes.local.provider import LocalProvider
 from pytest_harbor.settings import Settings
 from pytest_harbor.tasks.folder.load import load_task
 from pytest_harbor.tasks.folder.plan import plan_episode
@@ -29,21 +33,53 @@ def scripted() -> ScriptedProvider:
 def run_scripted(scripted: ScriptedProvider, tmp_path: Path) -> RunEpisode:
     """Run one episode of a task folder on the scripted provider."""
 
-    def run_it(
-        folder: Path,
-        agent: Any = "nop",
-        *,
-        settings: Mapping[str, Any] | None = None,
-        **options: Any,
-    ) -> EpisodeResult:
-        name = agent if isinstance(agent, str) else "mine"
-        made = resolve_agent(agent, model=None) if isinstance(agent, str) else agent
-        plan = plan_episode(load_task(folder), Settings(**(settings or {})), agent=name)
+    def run_it(folder: Path, agent: Any = "nop", **options: Any) -> EpisodeResult:
         options.setdefault("logs", tmp_path / "logs")
-
-        async def main() -> EpisodeResult:
-            return await run(plan, scripted, made, **options)
-
-        return anyio.run(main)
+        return anyio.run(lambda: run_folder(scripted, folder, agent, **options))
 
     return run_it
+
+
+@pytest.fixture(scope="module")
+def portal() -> Iterator[BlockingPortal]:
+    """An event loop in a thread, for a provider that serves many tests."""
+    with start_blocking_portal() as portal:
+        yield portal
+
+
+@pytest.fixture(scope="module")
+def local(portal: BlockingPortal) -> Iterator[LocalProvider]:
+    provider = LocalProvider()
+    capabilities = portal.call(provider.probe)
+    if not capabilities.available:
+        pytest.skip(capabilities.reason)
+    yield provider
+    portal.call(provider.aclose)
+
+
+@pytest.fixture
+def run_local(
+    portal: BlockingPortal, local: LocalProvider, tmp_path: Path
+) -> RunEpisode:
+    """Run one episode of a task folder in a real local sandbox."""
+
+    def run_it(folder: Path, agent: Any = "oracle", **options: Any) -> EpisodeResult:
+        options.setdefault("logs", tmp_path / "logs")
+        return portal.call(partial(run_folder, local, folder, agent, **options))
+
+    return run_it
+
+
+async def run_folder(
+    provider: Provider,
+    folder: Path,
+    agent: Any,
+    *,
+    settings: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> EpisodeResult:
+    """Run one episode; ``agent`` is a name or an agent."""
+    name = agent if isinstance(agent, str) else "mine"
+    made = resolve_agent(agent, model=None) if isinstance(agent, str) else agent
+    plan = plan_episode(load_task(folder), Settings(**(settings or {})), agent=name)
+    return await run(plan, provider, made, **options)

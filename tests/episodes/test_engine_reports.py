@@ -1,0 +1,179 @@
+"""What an episode reports while it runs and when it has ended."""
+
+from __future__ import annotations
+
+import json
+
+import anyio
+import pytest
+from scripted_sandbox import ScriptedProvider
+from task_folders import write_steps_task, write_task
+
+from pytest_harbor.agents.nop import NopAgent
+from pytest_harbor.episodes.episode import run
+from pytest_harbor.episodes.plain_data import (
+    event_to_plain,
+    result_from_plain,
+    result_to_plain,
+)
+from pytest_harbor.errors import SandboxLost
+from pytest_harbor.events import Event
+from pytest_harbor.settings import Settings
+from pytest_harbor.tasks.folder.load import load_task
+from pytest_harbor.tasks.folder.plan import plan_episode
+
+PHASES = ("prepare", "agent", "collect", "verify")
+
+
+def test_events_come_in_order(tmp_path, run_scripted):
+    events = []
+    run_scripted(write_task(tmp_path / "task"), observe=events.append)
+    phases = [(f"phase_{edge}", p) for p in PHASES for edge in ("started", "ended")]
+    assert [(event.kind, event.phase) for event in events] == [
+        ("episode_started", None),
+        ("attempt_started", None),
+        ("sandbox_started", None),
+        ("turn_started", None),
+        *phases,
+        ("turn_ended", None),
+        ("episode_ended", None),
+    ]
+    assert {event.episode for event in events} == {"task[nop-1]"}
+    assert {event.step for event in events[3:-1]} == {"task"}
+    assert events[-2].data["reward"] == 1.0
+    assert events[-1].data["status"] == "graded"
+    assert [event.at for event in events] == sorted(event.at for event in events)
+
+
+def test_a_failed_try_is_reported(tmp_path, scripted, run_scripted):
+    events = []
+    scripted.failures["upload"] = [SandboxLost("gone")]
+    run_scripted(write_task(tmp_path / "task"), observe=events.append)
+    [failure] = [event for event in events if event.kind == "attempt_failed"]
+    assert failure.message == "gone"
+    assert failure.data == {
+        "try": 1,
+        "failure_kind": "harbor:sandbox_lost",
+        "will_retry": True,
+    }
+    starts = [event.data for event in events if event.kind == "attempt_started"]
+    assert starts == [{"try": 1}, {"try": 2}]
+
+
+def test_results_and_events_survive_json(tmp_path, scripted, run_scripted):
+    events = []
+    scripted.failures["upload"] = [SandboxLost("gone")]
+    task = write_steps_task(
+        tmp_path / "task",
+        toml='[[steps]]\nname = "a"\nmin_reward = {reward = 0.5}\n'
+        '[[steps]]\nname = "b"\n',
+        files={"steps/a/instruction.md": "a", "steps/b/instruction.md": "b"},
+    )
+    result = run_scripted(task, "oracle", observe=events.append)
+    assert len(result.turns) == 2
+    assert len(result.failed_attempts) == 1
+    text = json.dumps(result_to_plain(result), allow_nan=False)
+    assert result_from_plain(json.loads(text)) == result
+    for event in events:
+        text = json.dumps(event_to_plain(event), allow_nan=False)
+        assert Event(**json.loads(text)) == event
+
+
+def test_durations_cover_every_phase(tmp_path, run_scripted):
+    result = run_scripted(write_task(tmp_path / "task"))
+    assert list(result.durations) == ["seed", *PHASES, "cleanup"]
+    assert list(result.turns[0].durations) == list(PHASES)
+    assert 0 <= sum(result.durations.values()) <= result.seconds
+
+
+@pytest.mark.parametrize(
+    ("keep", "reward", "kept"),
+    [
+        ("never", "0", False),
+        ("failed", "1", False),
+        ("failed", "0.5", True),
+        ("always", "1", True),
+    ],
+)
+def test_keep(tmp_path, scripted, run_scripted, keep, reward, kept):
+    from scripted_sandbox import OK
+
+    def answer(command):
+        command.sandbox.files["/logs/verifier/reward.txt"] = reward.encode()
+        return OK
+
+    scripted.answer = answer
+    result = run_scripted(write_task(tmp_path / "task"), keep=keep)
+    assert bool(scripted.left_up) is kept
+    assert result.kept_sandboxes == tuple(f"enter {name}" for name in scripted.left_up)
+
+
+def test_keep_keeps_both_sandboxes_of_a_separate_verification(
+    tmp_path, scripted, run_scripted
+):
+    task = write_task(tmp_path / "task", '[verifier]\nenvironment_mode = "separate"\n')
+    result = run_scripted(task, keep="always")
+    assert len(result.kept_sandboxes) == 2
+
+
+def test_a_try_that_is_tried_again_keeps_nothing(tmp_path, scripted, run_scripted):
+    scripted.failures["upload"] = [SandboxLost("gone")]
+    result = run_scripted(write_task(tmp_path / "task"), keep="always")
+    assert len(scripted.started) == 2
+    assert scripted.left_up == [scripted.started[1].id]
+    assert len(result.kept_sandboxes) == 1
+
+
+def test_warnings_of_the_plan_are_in_the_result(tmp_path, run_scripted):
+    result = run_scripted(write_task(tmp_path / "task", "unknown_key = 1\n"))
+    assert any("unknown_key" in warning for warning in result.warnings)
+
+
+def test_hooks_and_artifacts_that_fail_change_no_outcome(
+    tmp_path, scripted, run_scripted
+):
+    from scripted_sandbox import ExecResult, passing
+
+    task = write_task(
+        tmp_path / "task",
+        'artifacts = ["/app/missing"]\n[[verifier.collect]]\ncommand = "dump"\n',
+    )
+    scripted.answer = lambda command: (
+        ExecResult(1, "", "") if command.text == "dump" else passing(command)
+    )
+    result = run_scripted(task)
+    assert (result.status, result.reward) == ("graded", 1.0)
+    hook, artifact = result.turns[0].warnings
+    assert hook == "collect hook 'dump' ended with exit code 1"
+    assert artifact == "artifact /app/missing: failed: nothing there"
+
+
+def test_many_at_once_in_one_event_loop(tmp_path):
+    """Fifty episodes share a provider and nothing else."""
+    provider = ScriptedProvider()
+    plan = plan_episode(
+        load_task(write_task(tmp_path / "task")), Settings(), agent="nop"
+    )
+    results = {}
+
+    async def one(number):
+        logs = tmp_path / "logs" / str(number)
+        results[number] = await run(plan, provider, NopAgent(), logs=logs)
+
+    async def main():
+        async with anyio.create_task_group() as group:
+            for number in range(50):
+                group.start_soon(one, number)
+
+    anyio.run(main)
+    assert {result.reward for result in results.values()} == {1.0}
+    assert len({sandbox.id for sandbox in provider.started}) == 50
+    assert provider.left_up == []
+
+
+def test_the_package_exposes_run_lazily():
+    from pytest_harbor import episodes
+
+    assert episodes.run is run
+    with pytest.raises(AttributeError):
+        episodes.walk  # noqa: B018
