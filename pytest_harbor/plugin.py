@@ -55,6 +55,7 @@ class _Session:
         self._config = config
         self._state = sessions.HarborSession(config)
         config.stash[sessions.KEY] = self._state
+        self._is_ready = False  # tasks were collected and can be run
 
     def pytest_unconfigure(self) -> None:
         self._state.close()
@@ -121,11 +122,12 @@ class _Session:
         warn_of_empty_paths(self._config, items)
         if self._state.tasks_seen and self._state.is_controller:
             self._state.check_names()
+            self._is_ready = True
 
     # Reports.
 
     def pytest_report_collectionfinish(self) -> list[str]:
-        if not self._state.tasks_seen:
+        if not self._is_ready or self._config.get_verbosity() < 0:
             return []
         from pytest_harbor.collection.terminal import header
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
+from pytest_harbor.errors import SandboxUnavailable
 from pytest_harbor.sandboxes.api import Capabilities, Provider
 from pytest_harbor.sandboxes.choose import DOCKER, LOCAL, check_known, provider_name
 
@@ -98,6 +99,8 @@ class Providers:
         """Clean-up may fail without failing anything; it is told at the end."""
         try:
             return self._session.bridge.run(function)
+        except SandboxUnavailable:
+            return None  # nothing is there to clean up; whoever needs it is told
         except Exception as error:  # noqa: BLE001 - see above
             self._session.trouble.append(
                 f"{what} {provider.name} sandboxes failed: {error}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import queue
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
@@ -64,7 +64,7 @@ def run(request: Request) -> EpisodeResult:
         pytest.fail.Exception: infrastructure, a refusal, a masked result.
         pytest.skip.Exception: nothing that could be run, and that is no failure.
     """
-    item, settings = request.item, request.settings
+    item = request.item
     item.user_properties[:] = junit.without_ours(item.user_properties)
     try:
         finished = _run(request)
@@ -73,14 +73,12 @@ def run(request: Request) -> EpisodeResult:
         raise
     item.stash[_RUN] = finished
     _report(item, finished)
-    result, verdict = finished.result, finished.verdict
-    if result.status == "unavailable" and settings.unavailable == "skip":
-        raise skip_at_item(verdict.message)
+    verdict = finished.verdict
     if verdict.outcome == "skipped":
         raise skip_at_item(verdict.message)
     if verdict.outcome == "error":
         _fail(finished.text)
-    return result
+    return finished.result
 
 
 def fail_by_verdict(item: pytest.Item) -> None:
@@ -136,6 +134,8 @@ def _run(request: Request) -> Run:
     )
     result = _in_loop(session, request, plan, provider, logs)
     verdict = judge(result, threshold=origin.min_reward, must_miss=must_miss)
+    if result.status == "unavailable" and request.settings.unavailable == "skip":
+        verdict = replace(verdict, outcome="skipped")
     records.finished(result, verdict, origin=origin)
     root = request.item.config.rootpath
     request.item.user_properties += junit.properties(

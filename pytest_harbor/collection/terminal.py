@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_harbor.collection import junit_rows
+from pytest_harbor.errors import HarborError
 from pytest_harbor.results import records, summary
 from pytest_harbor.results.run_folder import relative_to
 from pytest_harbor.sandboxes.choose import provider_name
@@ -27,7 +28,11 @@ def header(session: HarborSession) -> list[str]:
     if session.config.getoption("collectonly"):
         return lines
     for name in sorted(provider_name(settings.sandbox, need) for need in session.needs):
-        found = session.providers.probe(name)
+        try:
+            found = session.providers.probe(name)
+        except HarborError as error:
+            lines.append(f"harbor: sandbox {name}: {error.message}")
+            continue
         if found.available:
             mode = f" ({found.mode})" if found.mode else ""
             lines.append(f"harbor: sandbox {name}{mode}")

@@ -95,12 +95,13 @@ class Records:
         for number, attempt in enumerate(result.failed_attempts, 1):
             last = number == len(result.failed_attempts)
             final = last and not (result.is_graded or result.mask_sample)
-            self._append(FAILURES, common | _failure(attempt, final=final))
+            row = common | _failure(attempt, final=final)
+            self._append(FAILURES, row | _judged(verdict) if final else row)
         if result.is_graded or result.mask_sample:
             row = common | _rollout(result) | _judged(verdict)
             self._append(ROLLOUTS, row)
         elif not result.failed_attempts:
-            self._append(FAILURES, common | _only_failure(result))
+            self._append(FAILURES, common | _only_failure(result) | _judged(verdict))
         if result.logs is not None:
             whole = common | _rollout(result) | _judged(verdict)
             whole["status"] = result.status

@@ -106,7 +106,7 @@ def latest_rows(folder: Path) -> dict[str, dict[str, Any]]:
     """Per node ID, the row of its last episode: a rerun replaces what went before."""
     ended: dict[str, dict[str, Any]] = {}
     candidates = list(records.read(folder / records.ROLLOUTS)) + [
-        row | {"outcome": "error"}
+        {"outcome": "error", **row}
         for row in records.read(folder / records.FAILURES)
         if row.get("final")
     ]
@@ -207,8 +207,8 @@ def write(folder: Path) -> Summary:
 def lines(summary: Summary, *, logs: str) -> list[str]:
     """The roll-up for people. ``logs`` is where the run folder is."""
     text = [
-        f"{summary.episodes} episodes: {summary.passed} passed, "
-        f"{summary.failed} failed, {summary.errors} errors"
+        f"{_counted(summary.episodes, 'episode')}: {summary.passed} passed, "
+        f"{summary.failed} failed, {_counted(summary.errors, 'error')}"
         + (f", {summary.skipped} skipped" if summary.skipped else "")
         + f"; {_scores(summary.mean_reward, summary.pass_rate)}"
     ]
@@ -222,6 +222,10 @@ def lines(summary: Summary, *, logs: str) -> list[str]:
     text += [f"sandbox: {line}" for line in summary.isolation]
     text += [f"kept: {line}" for line in summary.kept_sandboxes]
     return [*text, f"results: {logs}"]
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _scores(mean: float | None, rate: float | None) -> str:
