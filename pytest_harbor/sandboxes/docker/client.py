@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import os
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
@@ -31,6 +32,7 @@ CALL_TIMEOUT_SECONDS = 120
 """A single answer of the daemon, not a build or pull; a loaded daemon takes seconds."""
 
 _PROBE_TIMEOUT_SECONDS = 15
+_DEFAULT_URL = "unix:///var/run/docker.sock"
 _WORKER_THREADS = 32
 """Calls at a time; a running command holds no thread."""
 
@@ -182,15 +184,25 @@ def _context_host() -> dict[str, Any]:
     from docker.context import ContextAPI
 
     try:
-        context = ContextAPI.get_current_context()
-        host = context.Host if context.TLSConfig is None else None
+        context: Any = ContextAPI.get_current_context()
+        host = None if context.TLSConfig else context.Host
     except Exception:  # noqa: BLE001 - a broken context file is Docker's to complain about
         host = None
     return {"base_url": host} if host else {}
 
 
+def _try_socket(url: str) -> None:
+    """Connect once by hand: docker-py leaves its socket open when that fails."""
+    scheme, _, path = url.partition("://")
+    if scheme in ("unix", "http+unix"):
+        with socket.socket(socket.AF_UNIX) as trial:
+            trial.settimeout(_PROBE_TIMEOUT_SECONDS)
+            trial.connect(path)
+
+
 def _ask_version(options: dict[str, Any]) -> dict[str, Any]:
     with daemon_errors():
+        _try_socket(str(options.get("base_url") or _DEFAULT_URL))
         client = docker.APIClient(
             version=MINIMUM_DOCKER_API_VERSION,
             **{**options, "timeout": _PROBE_TIMEOUT_SECONDS},

@@ -42,6 +42,7 @@ _KILLED = 137
 _CANNOT_EXECUTE = 126
 _NOT_FOUND = 404
 _POLL_SECONDS = 0.05
+_SETTLE_SECONDS = 0.5
 _LAST_LOG_LINES = 10
 
 
@@ -254,9 +255,12 @@ class DockerSandbox(Sandbox):
             facts = await self._engine.call(lambda client: client.exec_inspect(exec_id))
         except DaemonError as error:
             raise await self._lost(error.text) from error
-        state = await self._state()
-        if not state.get("Running"):
-            raise await self._lost("the container ended")
+        # The daemon hears of an exec's end before it hears of its container's.
+        with anyio.move_on_after(_SETTLE_SECONDS):
+            while await self._is_there():  # noqa: ASYNC110 - nobody tells us
+                await anyio.sleep(_POLL_SECONDS)
+        if not await self._is_there():
+            raise await self._lost("it ended while a command ran")
         code = facts.get("ExitCode")
         return _KILLED if code is None else int(code)
 

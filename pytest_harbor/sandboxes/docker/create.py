@@ -108,16 +108,28 @@ class NewContainer:
             )
         files.put(client, container, uploads, folders=files.OPEN_FOLDERS)
 
+    def require_shell(self, client: docker.APIClient, container: str) -> None:
+        """Refuse an image in which nothing can be run; once per image is enough.
+
+        The start itself would not tell: ``init`` starts well and ends at once.
+
+        Raises:
+            SandboxStartFailed: there is no shell.
+            DaemonError: the daemon refused.
+        """
+        if not files.exists(client, container, SHELL):
+            raise SandboxStartFailed(
+                f"image {self.image.name} has no {SHELL}, so commands cannot run in it; "
+                "use an image with a shell"
+            )
+
 
 def start_error(error: DaemonError, spec: EnvironmentSpec) -> SandboxError:
     """What a daemon's refusal to start means for the author of the task."""
     if error.status is None:
         return SandboxUnavailable(f"the Docker daemon does not answer: {error.text}")
-    hint = ""
-    if SHELL in error.text:
-        hint = f". The image has no {SHELL}, so commands cannot run in it"
     what = spec.image or f"the image of {spec.build_context}"
-    return SandboxStartFailed(f"docker cannot start {what}: {error.text}{hint}")
+    return SandboxStartFailed(f"docker cannot start {what}: {error.text}")
 
 
 def _refused_limit(text: str) -> str | None:

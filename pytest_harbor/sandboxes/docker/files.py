@@ -128,6 +128,15 @@ def read(
         return None
 
 
+def exists(client: docker.APIClient, container: str, path: str) -> bool:
+    """True when there is something at ``path``. Raises DaemonError."""
+    response = client.head(_url(client, container), params={"path": path})
+    if response.status_code == _NOT_FOUND:
+        return False
+    checked(response)
+    return True
+
+
 def _url(client: docker.APIClient, container: str) -> str:
     return f"{client.base_url}/v{client.api_version}/containers/{container}/archive"
 

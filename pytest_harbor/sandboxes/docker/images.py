@@ -89,12 +89,12 @@ class Images:
 
     async def _built(self, folder: Path, name: str, force: bool) -> Image:
         tag = await self._tag(folder, name)
+        waited_since = time.time()
         async with self._lock(tag):
             if known := self._known.get(tag):
                 return known
             if not force and (known := await self._find(tag)):
                 return known
-            waited_since = time.time()
             async with _machine_wide_lock(tag) as record:
                 already = self._session_began if force else 0.0
                 if record.built_at >= already and (known := await self._find(tag)):

@@ -60,6 +60,7 @@ class DockerProvider(Provider):
         self._starts: anyio.Semaphore | None = None
         self._removals: ThreadPoolExecutor | None = None
         self._sandboxes: dict[str, DockerSandbox] = {}
+        self._images_with_shell: set[str] = set()
         self._unenforced_limits: set[str] = set()
         self._closed = False
 
@@ -129,7 +130,9 @@ class DockerProvider(Provider):
             spec=spec,
             image=image,
             name=f"{_slug(name)}-{secrets.token_hex(4)}",
-            workdir=posixpath.join("/", image.workdir, spec.workdir or ""),
+            workdir=posixpath.normpath(
+                posixpath.join("/", image.workdir, spec.workdir or "")
+            ),
             labels=all_labels(labels, self._session),
             no_new_privileges=self._no_new_privileges,
         )
@@ -147,6 +150,9 @@ class DockerProvider(Provider):
         )
         self._sandboxes[container] = sandbox
         try:
+            if image.name not in self._images_with_shell:
+                await engine.call(lambda client: new.require_shell(client, container))
+                self._images_with_shell.add(image.name)
             await engine.call(lambda client: new.fill(client, container))
             async with self._starts:
                 await engine.call(lambda client: client.start(container))

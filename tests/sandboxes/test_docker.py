@@ -1,0 +1,744 @@
+"""What only the Docker provider promises: images, limits, requests, sweeps."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import anyio
+import docker
+import pytest
+from docker.errors import NotFound
+
+from pytest_harbor.errors import (
+    SandboxLost,
+    SandboxStartFailed,
+    SandboxUnavailable,
+    TransferFailed,
+    UnsupportedByProvider,
+)
+from pytest_harbor.sandboxes.api import (
+    Download,
+    EnvironmentSpec,
+    Limits,
+    Upload,
+)
+from pytest_harbor.sandboxes.docker.provider import DockerProvider
+
+pytestmark = [pytest.mark.docker, pytest.mark.anyio]
+
+REQUEST_BUDGET = 12
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="module")
+def client(docker_image: str) -> Iterator[docker.DockerClient]:
+    client = docker.from_env()
+    yield client
+    client.close()
+
+
+@pytest.fixture
+async def provider() -> AsyncIterator[DockerProvider]:
+    provider = DockerProvider()
+    yield provider
+    await provider.aclose()
+
+
+@pytest.fixture
+def spec(docker_image: str) -> EnvironmentSpec:
+    return EnvironmentSpec(image=docker_image, network="no-network")
+
+
+async def start(provider, spec, **labels):
+    return await provider.start(spec, name="test", labels=labels)
+
+
+@pytest.fixture
+def requests_made(monkeypatch) -> list[str]:
+    made: list[str] = []
+    send = docker.APIClient.send
+
+    def counted(self, request, **options):
+        made.append(f"{request.method} {request.path_url}")
+        return send(self, request, **options)
+
+    monkeypatch.setattr(docker.APIClient, "send", counted)
+    return made
+
+
+async def test_an_episode_costs_at_most_twelve_requests(
+    provider, spec, requests_made, tmp_path
+):
+    await (await start(provider, spec)).stop()  # now the image is known
+    await anyio.to_thread.run_sync(_until, lambda: _is_delete(requests_made[-1]))
+    requests_made.clear()
+
+    sandbox = await start(provider, spec)
+    await sandbox.upload([Upload(b"echo 1 > /app/answer", "/solution/solve.sh")])
+    assert (await sandbox.exec("bash /solution/solve.sh")).ok
+    await sandbox.download([Download("/logs/artifacts", tmp_path / "artifacts")])
+    await sandbox.upload(
+        [Upload(b"cat /app/answer > /logs/verifier/reward.txt", "/tests/test.sh")],
+        empty=["/tests", "/logs/verifier"],
+    )
+    assert {"bash", "timeout"} <= await sandbox.initial_tools()
+    assert (await sandbox.exec("bash /tests/test.sh", timeout_seconds=60)).ok
+    await sandbox.download([Download("/logs/verifier", tmp_path / "verifier")])
+    await sandbox.stop()
+    await provider.aclose()
+
+    assert (tmp_path / "verifier" / "reward.txt").read_text() == "1\n"
+    assert len(requests_made) <= REQUEST_BUDGET, "\n".join(requests_made)
+
+
+def _is_delete(request: str) -> bool:
+    return request.startswith("DELETE")
+
+
+def _until(condition) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+# Time and processes
+
+ESCAPES = {
+    "environment_wiped": "env -i setsid sleep {n} & sleep {n}",
+    "wiped_and_orphaned": "(env -i setsid sh -c '/bin/sleep {n} &' &); sleep {n}",
+    "another_user": "su agent -c '(setsid sleep {n} &)'; sleep {n}",
+    "another_user_wiped": "su agent -c '(env -i setsid /bin/sleep {n} &)'; sleep {n}",
+}
+
+
+@pytest.mark.parametrize("escape", ESCAPES.values(), ids=ESCAPES)
+@pytest.mark.parametrize("user", ["root", "agent"])
+async def test_timeout_finds_processes_that_hide(provider, spec, escape, user):
+    if user == "agent" and "su " in escape:
+        pytest.skip("needs a password")
+    sandbox = await start(provider, spec)
+    await sandbox.exec("setsid sleep 9000 >/dev/null 2>&1 &", user="agent")
+    await sandbox.exec("env -i setsid /bin/sleep 9001 >/dev/null 2>&1 &")
+    result = await sandbox.exec(escape.format(n=8123), user=user, timeout_seconds=0.5)
+    assert result.timed_out
+    running = (await sandbox.exec("ps")).stdout
+    assert "sleep 8123" not in running
+    assert "sleep 9000" in running
+    assert "sleep 9001" in running
+
+
+async def test_kill_spares_what_an_earlier_daemon_starts(provider, spec):
+    """A wiped child of an older daemon is not of the command that timed out."""
+    sandbox = await start(provider, spec)
+    await sandbox.exec(
+        "setsid sh -c 'until test -e /tmp/go; do sleep 0.02; done;"
+        " env -i /bin/sleep 7001 & wait' >/dev/null 2>&1 &"
+    )
+    result = await sandbox.exec("touch /tmp/go; sleep 7002", timeout_seconds=1)
+    assert result.timed_out
+    running = (await sandbox.exec("ps")).stdout
+    assert "sleep 7001" in running
+    assert "sleep 7002" not in running
+
+
+async def test_container_is_killed_when_a_command_cannot_be(
+    provider, spec, monkeypatch
+):
+    sandbox = await start(provider, spec)
+    monkeypatch.setattr("pytest_harbor.sandboxes.docker.exec.KILL", "echo not so clean")
+    with pytest.raises(SandboxLost, match="whole container was killed"):
+        await sandbox.exec("sleep 100", timeout_seconds=0.2)
+    with pytest.raises(SandboxLost, match="whole container was killed"):
+        await sandbox.exec("true")
+
+
+# Users
+
+
+async def test_user_with_a_group(provider, spec):
+    sandbox = await start(provider, spec)
+    result = await sandbox.exec("id -un; id -gn", user="agent:staff")
+    assert result.stdout.split() == ["agent", "staff"]
+
+
+async def test_unknown_user_is_named(provider, spec):
+    sandbox = await start(provider, spec)
+    with pytest.raises(UnsupportedByProvider, match="'nobody-here'"):
+        await sandbox.exec("true", user="nobody-here")
+    assert (await sandbox.exec("true")).ok
+
+
+async def test_default_user_is_that_of_the_image(provider, build, tmp_path):
+    sandbox = await start(provider, build("USER agent"))
+    assert (await sandbox.exec("id -un")).stdout == "agent\n"
+    assert (await sandbox.exec("id -un", user=0)).stdout == "root\n"
+
+
+# The sandbox's own content cannot get in the way
+
+
+async def test_emptying_needs_no_program_of_the_sandbox(provider, spec, tmp_path):
+    sandbox = await start(provider, spec)
+    await sandbox.exec(
+        "echo 1 > /logs/verifier/reward.json; mkdir /tests; echo evil > /tests/x;"
+        " for tool in rm tar find mkdir ls sh; do printf '#!/bin/bash\\n' > /bin/$tool.new;"
+        " chmod +x /bin/$tool.new; done;"
+        " for tool in tar find mkdir ls rm; do mv -f /bin/$tool.new /bin/$tool; done"
+    )
+    await sandbox.upload(
+        [Upload(b"true", "/tests/test.sh")], empty=["/tests", "/logs/verifier"]
+    )
+    logs, tests = await sandbox.download(
+        [
+            Download("/logs/verifier", tmp_path / "logs"),
+            Download("/tests", tmp_path / "tests"),
+        ]
+    )
+    assert logs.status == "empty"
+    assert [path.name for path in (tmp_path / "tests").iterdir()] == ["test.sh"]
+    assert tests.status == "ok"
+
+
+async def test_a_link_in_the_place_of_logs_is_replaced(provider, spec, tmp_path):
+    sandbox = await start(provider, spec)
+    await sandbox.exec("mv /logs /elsewhere; ln -s /elsewhere /logs")
+    await sandbox.upload([], empty=["/logs/verifier"])
+    result = await sandbox.exec("stat -c %F /logs; stat -c %a /logs/verifier")
+    assert result.stdout.splitlines() == ["directory", "777"]
+
+
+async def test_what_cannot_be_emptied_fails(provider, build):
+    sandbox = await start(provider, build("VOLUME /tests"))
+    await sandbox.exec("echo evil > /tests/x")
+    with pytest.raises(TransferFailed, match="/tests"):
+        await sandbox.upload([], empty=["/tests"])
+
+
+async def test_bytes_of_a_file_are_exact(provider, spec):
+    sandbox = await start(provider, spec)
+    await sandbox.upload([Upload(bytes(range(256)), "/app/odd")])
+    assert await sandbox.read_bytes("/app/odd") == bytes(range(256))
+    await sandbox.exec("ln -s odd /app/link; mkfifo /app/pipe")
+    assert await sandbox.read_bytes("/app/link", max_bytes=2) == b"\0\1"
+    assert await sandbox.read_bytes("/app/pipe") is None
+
+
+# Limits and configuration
+
+
+async def test_limits_hold_in_the_container(provider, spec):
+    limits = Limits(cpus=0.5, memory_mib=64)
+    sandbox = await start(provider, _with(spec, limits=limits))
+    result = await sandbox.exec(
+        "cd /sys/fs/cgroup;"
+        "cat memory.max || cat memory/memory.limit_in_bytes;"
+        "cat pids.max || cat pids/pids.max;"
+        "cat cpu.max || cat cpu/cpu.cfs_quota_us cpu/cpu.cfs_period_us"
+    )
+    memory, pids, quota, period = result.stdout.split()
+    assert int(memory) == 64 * 1024**2
+    assert int(pids) == 4096
+    assert int(quota) / int(period) == 0.5
+    eaten = await sandbox.exec(
+        "head -c 200000000 /dev/zero | tail -c 190000000 | wc -c"
+    )
+    assert "190000000" not in eaten.stdout
+
+
+async def test_limits_that_the_daemon_cannot_set_are_left_out(provider, spec, caplog):
+    limits = Limits(cpus=100_000, storage_mib=10_240)
+    sandbox = await start(provider, _with(spec, limits=limits))
+    assert (await sandbox.exec("true")).ok
+    assert "does not enforce cpus" in caplog.text
+
+
+async def test_public_network_has_an_interface(provider, spec):
+    sandbox = await start(provider, _with(spec, network="public"))
+    assert "eth0" in (await sandbox.exec("cat /proc/net/dev")).stdout
+
+
+async def test_setuid_gives_no_privileges(provider, spec):
+    sandbox = await start(provider, spec)
+    result = await sandbox.exec("grep NoNewPrivs /proc/self/status", user="agent")
+    assert result.stdout.split() == ["NoNewPrivs:", "1"]
+
+
+async def test_entrypoint_command_and_health_check_of_the_image_are_not_run(
+    provider, build, client
+):
+    image = build('ENTRYPOINT ["/bin/false"]\nCMD ["x"]\nHEALTHCHECK CMD touch /ran')
+    sandbox = await start(provider, image)
+    assert (await sandbox.exec("echo up")).stdout == "up\n"
+    facts = client.api.inspect_container(sandbox.id)
+    assert facts["Config"]["Healthcheck"] == {"Test": ["NONE"]}
+    assert facts["HostConfig"]["Init"] is True
+
+
+async def test_working_directory_of_the_image(provider, build):
+    sandbox = await start(provider, build("WORKDIR /srv/work"))
+    assert sandbox.workdir == "/srv/work"
+    assert (await sandbox.exec("pwd")).stdout == "/srv/work\n"
+
+
+async def test_killing_sleep_does_not_end_the_sandbox(provider, spec):
+    sandbox = await start(provider, spec)
+    await sandbox.exec("killall -9 sleep; true")
+    assert (await sandbox.exec("echo alive")).stdout == "alive\n"
+
+
+async def test_labels_say_whose_it_is(provider, spec, client):
+    sandbox = await start(provider, spec, **{"pytest-harbor.task": "org/cake"})
+    labels = client.containers.get(sandbox.id).labels
+    assert labels["pytest-harbor.task"] == "org/cake"
+    assert labels["pytest-harbor.session"]
+    assert str(os.getpid()) in labels["pytest-harbor.owner"]
+
+
+def _with(spec: EnvironmentSpec, **changes) -> EnvironmentSpec:
+    from dataclasses import replace
+
+    return replace(spec, **changes)
+
+
+# The end of a sandbox
+
+
+async def test_dead_container_is_lost_with_its_reason(provider, spec, client):
+    sandbox = await start(provider, spec)
+    client.api.kill(sandbox.id)
+    with pytest.raises(SandboxLost, match="exit code 137"):
+        await sandbox.exec("true")
+
+
+async def test_container_that_dies_under_a_command_is_lost(provider, spec, client):
+    sandbox = await start(provider, spec)
+    async with anyio.create_task_group() as tasks:
+        errors: list[str] = []
+
+        async def long() -> None:
+            try:
+                await sandbox.exec("touch /up; sleep 6001")
+            except SandboxLost as error:
+                errors.append(str(error))
+
+        tasks.start_soon(long)
+        while await sandbox.read_bytes("/up") is None:  # noqa: ASYNC110
+            await anyio.sleep(0.02)
+        await anyio.to_thread.run_sync(client.api.kill, sandbox.id)
+    assert "is dead" in errors[0]
+
+
+async def test_stop_does_not_wait_and_aclose_does(spec, client, monkeypatch):
+    from pytest_harbor.sandboxes.docker import sweep
+
+    may_remove = threading.Event()
+    remove = sweep.remove_container
+
+    def slow(client, container):
+        assert may_remove.wait(30)
+        return remove(client, container)
+
+    monkeypatch.setattr(sweep, "remove_container", slow)
+    provider = DockerProvider()
+    sandbox = await start(provider, spec)
+    await sandbox.stop()
+    assert client.containers.get(sandbox.id).status == "running"
+    may_remove.set()
+    await provider.aclose()
+    _assert_gone(client, sandbox.id)
+
+
+async def test_aclose_ends_what_still_runs_although_cancelled(spec, client):
+    provider = DockerProvider()
+    sandbox = await start(provider, spec)
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await provider.aclose()
+    _assert_gone(client, sandbox.id)
+    with pytest.raises(SandboxUnavailable, match="closed"):
+        await start(provider, spec)
+
+
+async def test_cancelled_start_leaves_nothing(spec, client, monkeypatch):
+    provider = DockerProvider()
+    label = f"pytest-harbor-test.{time.monotonic_ns()}"
+    with anyio.move_on_after(30) as scope:
+        begin = docker.APIClient.start
+
+        def start_and_cancel(self, container):
+            begin(self, container)
+            anyio.from_thread.run_sync(scope.cancel)
+
+        monkeypatch.setattr(docker.APIClient, "start", start_and_cancel)
+        await provider.start(spec, name="cancelled", labels={label: "1"})
+    assert scope.cancel_called
+    await provider.aclose()
+    assert client.containers.list(all=True, filters={"label": label}) == []
+
+
+def _assert_gone(client: docker.DockerClient, name: str) -> None:
+    with pytest.raises(NotFound):
+        client.containers.get(name)
+
+
+OWNER = """
+import anyio, sys
+from pytest_harbor.sandboxes.api import EnvironmentSpec
+from pytest_harbor.sandboxes.docker.provider import DockerProvider
+
+async def main():
+    provider = DockerProvider()
+    spec = EnvironmentSpec(image=sys.argv[1], network="no-network")
+    sandbox = await provider.start(spec, name="orphan", labels={})
+    print(sandbox.id, flush=True)
+    await anyio.sleep_forever()
+
+anyio.run(main)
+"""
+
+
+async def test_sweep_removes_what_a_killed_owner_left(provider, spec, client):
+    mine = await start(provider, spec)
+    with subprocess.Popen(  # noqa: ASYNC220
+        [sys.executable, "-c", OWNER, spec.image], stdout=subprocess.PIPE, text=True
+    ) as owner:
+        assert owner.stdout is not None
+        orphan = owner.stdout.readline().strip()
+        assert orphan
+        await provider.sweep()
+        assert client.containers.get(orphan).status == "running"
+        owner.send_signal(signal.SIGKILL)
+        os.waitid(os.P_PID, owner.pid, os.WEXITED | os.WNOWAIT)  # noqa: ASYNC222 - a zombie now
+        assert await provider.sweep() >= 1
+        _assert_gone(client, orphan)
+    assert (await mine.exec("true")).ok
+
+
+# Without a daemon
+
+
+@pytest.fixture
+def no_daemon(monkeypatch, tmp_path):
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
+
+
+async def test_no_daemon_is_said_with_a_remedy(no_daemon, provider, spec):
+    found = await provider.probe()
+    assert not found.available
+    assert "--harbor-sandbox local" in found.reason
+    assert "--harbor-unavailable skip" in found.reason
+    with pytest.raises(SandboxUnavailable, match="no Docker daemon"):
+        await start(provider, spec)
+    with pytest.raises(SandboxUnavailable):
+        await provider.sweep()
+
+
+async def test_daemon_over_ssh_is_refused_with_a_remedy(monkeypatch, provider):
+    monkeypatch.setenv("DOCKER_HOST", "ssh://somewhere")
+    assert "ssh -L" in (await provider.probe()).reason
+
+
+async def test_probe_names_the_version(provider, requests_made):
+    found = await provider.probe()
+    assert found.available
+    assert found.mode.startswith("Docker ")
+    assert found.groups
+    await provider.probe()
+    assert len(requests_made) == 1
+
+
+async def test_daemon_that_goes_away_is_no_stranger(provider, spec, monkeypatch):
+    import requests
+
+    sandbox = await start(provider, spec)
+
+    def broken(*_, **__):
+        raise requests.ConnectionError("connection refused")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(docker.APIClient, "send", broken)
+        with pytest.raises(SandboxLost):
+            await sandbox.exec("true")
+        with pytest.raises(SandboxLost):
+            await sandbox.upload([Upload(b"", "/x")])
+        with pytest.raises(SandboxLost):
+            await sandbox.download([Download("/x", Path("/nowhere"))])
+        with pytest.raises(SandboxUnavailable):
+            await start(provider, spec)
+
+
+# Images
+
+
+@pytest.fixture(scope="module")
+def run_label(client):
+    """A label for the images of this run, which go when its containers have gone."""
+    label = f"pytest-harbor-test.run={time.monotonic_ns()}-{os.getpid()}"
+    yield label
+    for image in client.images.list(filters={"label": label}):
+        client.api.remove_image(image.id, force=True)
+
+
+@pytest.fixture
+def build(tmp_path, docker_image, run_label):
+    """Make the spec of a build context from the lines of its Dockerfile."""
+
+    def make(lines: str, **files: str) -> EnvironmentSpec:
+        folder = tmp_path / f"environment{time.monotonic_ns()}"
+        folder.mkdir()
+        lines = lines if lines.startswith("FROM") else f"FROM {docker_image}\n{lines}"
+        # A label of its own: no test may live on the image of an older one.
+        (folder / "Dockerfile").write_text(
+            f"{lines}\nLABEL {run_label} test={folder.name}\n"
+        )
+        for path, text in files.items():
+            (folder / path).write_text(text)
+        return EnvironmentSpec(build_context=folder, network="no-network")
+
+    return make
+
+
+UUID = "RUN cat /proc/sys/kernel/random/uuid > /uuid\n"
+
+
+async def test_image_is_built_once(provider, build, requests_made):
+    spec = build("COPY data /data", data="first")
+    assert (await (await start(provider, spec)).exec("cat /data")).stdout == "first"
+    other = DockerProvider()
+    requests_made.clear()
+    await start(other, spec)
+    await other.aclose()
+    assert not [made for made in requests_made if "/build" in made]
+
+
+async def test_changed_content_is_built_anew(provider, build):
+    spec = build("COPY . /all", data="first", ignored="x", **{".dockerignore": "ign*"})
+    one = await start(provider, spec)
+    assert (
+        await one.exec("cat /all/data; ls /all")
+    ).stdout == "firstDockerfile\ndata\n"
+    (spec.build_context / "data").write_text("second")
+    other = DockerProvider()
+    two = await start(other, spec)
+    assert (await two.exec("cat /all/data")).stdout == "second"
+    await other.aclose()
+
+
+def test_tag_follows_content_and_modes_only(tmp_path):
+    from pytest_harbor.sandboxes.docker.context import image_tag
+
+    (tmp_path / "Dockerfile").write_text("FROM x")
+    (tmp_path / ".dockerignore").write_text("ignored\n")
+    tool = tmp_path / "tool"
+    tool.write_text("1")
+    tool.chmod(0o644)
+    first = image_tag(tmp_path, "Org/My Task")
+    assert first.startswith("pytest-harbor/org-my-task:")
+    (tmp_path / "ignored").write_text("x")
+    os.utime(tool, (1, 1))
+    assert image_tag(tmp_path, "Org/My Task") == first
+    tool.chmod(0o755)
+    executable = image_tag(tmp_path, "Org/My Task")
+    assert executable != first
+    tool.unlink()
+    tool.symlink_to("Dockerfile")
+    assert image_tag(tmp_path, "Org/My Task") not in (first, executable)
+
+
+async def test_forced_build_ignores_what_is_there_once(provider, build):
+    spec = build(UUID)
+    first = (await (await start(provider, spec)).exec("cat /uuid")).stdout
+    other = DockerProvider()
+    forced = _with(spec, force_build=True)
+    second = (await (await start(other, forced)).exec("cat /uuid")).stdout
+    third = (await (await start(other, forced)).exec("cat /uuid")).stdout
+    await other.aclose()
+    assert first != second == third
+
+
+BUILDER = """
+import anyio, pathlib, sys
+from pytest_harbor.sandboxes.api import EnvironmentSpec
+from pytest_harbor.sandboxes.docker.provider import DockerProvider
+
+async def main():
+    provider = DockerProvider()
+    spec = EnvironmentSpec(build_context=pathlib.Path(sys.argv[1]), network="no-network")
+    try:
+        await provider.probe()
+        print("ready", flush=True)
+        sys.stdin.readline()
+        sandbox = await provider.start(spec, name="built", labels={})
+        print((await sandbox.exec("cat /uuid")).stdout.strip(), flush=True)
+    finally:
+        await provider.aclose()
+
+anyio.run(main)
+"""
+
+
+def test_two_processes_build_once(build):
+    spec = build(f"RUN sleep 0.5\n{UUID}")
+    command = [sys.executable, "-c", BUILDER, str(spec.build_context)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with (
+        subprocess.Popen(command, **pipes) as one,
+        subprocess.Popen(command, **pipes) as two,
+    ):
+        for process in (one, two):
+            assert process.stdout.readline() == "ready\n"
+        for process in (one, two):
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        seen = [process.communicate(timeout=60)[0].strip() for process in (one, two)]
+    assert seen[0] == seen[1] != ""
+
+
+async def test_failed_build_shows_the_end_of_its_log(provider, build):
+    spec = build(
+        "RUN for n in $(seq 100); do echo line $n; done; echo no such recipe; exit 3"
+    )
+    with pytest.raises(SandboxStartFailed) as failed:
+        await start(provider, spec)
+    text = str(failed.value)
+    assert str(spec.build_context / "Dockerfile") in text
+    assert "returned a non-zero code: 3" in text
+    assert "no such recipe" in text
+    assert "line 100" in text
+    assert "line 50\n" not in text
+
+
+async def test_failed_build_is_not_repeated_for_those_who_waited(
+    provider, build, requests_made
+):
+    spec = build("RUN sleep 0.5; exit 3")
+    errors: list[str] = []
+
+    async def attempt(provider: DockerProvider) -> None:
+        with pytest.raises(SandboxStartFailed) as failed:
+            await start(provider, spec)
+        errors.append(str(failed.value))
+
+    other = DockerProvider()
+    async with anyio.create_task_group() as tasks:
+        for each in (provider, provider, other):
+            tasks.start_soon(attempt, each)
+    await other.aclose()
+    assert len(errors) == 3
+    assert len(set(errors)) == 1
+    assert len([made for made in requests_made if "/build" in made]) == 1
+    await attempt(provider)  # a retry afterwards does try again
+    assert len([made for made in requests_made if "/build" in made]) == 2
+
+
+async def test_heredoc_without_buildkit_is_explained(provider, build, no_buildx):
+    spec = build("RUN <<EOF\necho x\nEOF")
+    with pytest.raises(SandboxStartFailed, match="needs BuildKit"):
+        await start(provider, spec)
+
+
+async def test_copy_from_outside_the_context_is_explained(provider, build, no_buildx):
+    spec = build("COPY tests/data /data")
+    with pytest.raises(SandboxStartFailed, match="hint: the build context is"):
+        await start(provider, spec)
+
+
+async def test_build_that_takes_too_long_is_ended(provider, build):
+    spec = _with(build("RUN sleep 100"), start_timeout_seconds=1.0)
+    begun = time.monotonic()
+    with pytest.raises(SandboxStartFailed, match=r"within 1 s.*build_timeout_sec"):
+        await start(provider, spec)
+    assert time.monotonic() - begun < 20
+
+
+async def test_context_without_dockerfile(provider, tmp_path):
+    with pytest.raises(SandboxStartFailed, match="has no Dockerfile"):
+        await start(provider, EnvironmentSpec(build_context=tmp_path))
+
+
+async def test_image_that_cannot_be_pulled(provider):
+    spec = EnvironmentSpec(image="localhost:1/none:1")
+    with pytest.raises(SandboxStartFailed) as failed:
+        await start(provider, spec)
+    assert "localhost:1/none:1" in str(failed.value)
+    assert "docker pull" in str(failed.value)
+
+
+async def test_image_without_a_shell_is_explained(provider, build, no_buildx):
+    spec = build("FROM scratch\nCOPY Dockerfile /")
+    with pytest.raises(SandboxStartFailed, match="has no /bin/sh"):
+        await start(provider, spec)
+
+
+@pytest.fixture
+def no_buildx(monkeypatch, tmp_path):
+    _fake_docker(monkeypatch, tmp_path, "exit 1")
+
+
+def _fake_docker(monkeypatch, tmp_path: Path, script: str) -> None:
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    command = folder / "docker"
+    command.write_text(f"#!/bin/sh\n{script}\n")
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+
+async def test_buildx_is_used_where_the_command_has_it(
+    provider, build, monkeypatch, tmp_path, client, docker_image
+):
+    spec = build("RUN true")
+    _fake_docker(
+        monkeypatch,
+        tmp_path,
+        f'echo "$@" >> {tmp_path}/calls; test "$2" = version && exit 0; '
+        "echo step 1; echo cannot solve >&2; exit 5",
+    )
+    with pytest.raises(SandboxStartFailed, match=r"(?s)exit code 5.*cannot solve"):
+        await start(provider, spec)
+    version, built = (tmp_path / "calls").read_text().splitlines()
+    assert version == "buildx version"
+    assert built.startswith("buildx build --load")
+    assert built.endswith(str(spec.build_context))
+    assert "--tag pytest-harbor/test:" in built
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        (
+            {"network": "allowlist", "allowed_hosts": ("pypi.org",)},
+            "network_mode.*pypi",
+        ),
+        ({"compose_file": Path("environment/docker-compose.yaml")}, "compose.yaml"),
+        ({"image": None}, "docker_image"),
+    ],
+)
+async def test_refused_before_anything_starts(provider, spec, changes, text):
+    with pytest.raises(UnsupportedByProvider, match=text):
+        provider.check(_with(spec, **changes), [None])
+    with pytest.raises(UnsupportedByProvider, match=text):
+        await start(provider, _with(spec, **changes))
+
+
+def test_docker_is_not_imported_by_looking_the_provider_up():
+    code = (
+        "import sys, pytest_harbor.sandboxes.docker.provider;"
+        " sys.exit('docker' in sys.modules or 'requests' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

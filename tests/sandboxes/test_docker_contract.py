@@ -1,0 +1,23 @@
+"""The Docker provider keeps the contract that every provider keeps."""
+
+from __future__ import annotations
+
+import pytest
+from sandboxes.conformance import CASES, Bench, case_id
+
+from pytest_harbor.sandboxes.api import EnvironmentSpec
+from pytest_harbor.sandboxes.docker.provider import DockerProvider
+
+pytestmark = pytest.mark.docker
+
+
+@pytest.fixture(scope="module")
+def bench(docker_image):
+    spec = EnvironmentSpec(image=docker_image, network="no-network")
+    with Bench(DockerProvider(), spec, other_user="agent") as bench:
+        yield bench
+
+
+@pytest.mark.parametrize("case", CASES, ids=case_id)
+def test_contract(case, bench, tmp_path):
+    bench.run(case, tmp_path)
