@@ -179,6 +179,20 @@ def test_is_not_refused(tmp_path: Path, case: str) -> None:
     assert load_task(folder).id == "task"
 
 
+def test_links_to_folders_inside_are_no_cycle(tmp_path: Path) -> None:
+    folder = write_task(
+        tmp_path / "task",
+        files={"environment/a/x": "", "environment/b/y": "", "tests/deep/z": ""},
+    )
+    # Two ways to the same folder, and a chain, all of which end.
+    (folder / "environment/a/b").symlink_to("../b")
+    (folder / "tests/a").symlink_to("../environment/a")
+    (folder / "tests/b").symlink_to("../environment/b")
+    (folder / "tests/deep/all").symlink_to("../../environment")
+
+    assert load_task(folder).has_test_script
+
+
 SINGLE_STEP_VERIFIERS: dict[str, tuple[str, dict[str, Any]]] = {
     "verifier.py": ("", {"tests/verifier.py": ""}),
     "an own image": ('[verifier.environment]\ndocker_image = "x"\n', {}),
