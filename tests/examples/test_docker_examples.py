@@ -29,7 +29,7 @@ def examples(tmp_path, docker_image):
 
 @pytest.mark.docker
 def test_the_examples_are_sound(examples, run_pytest):
-    run = run_pytest(examples, "--harbor-validate", "-n", "2")
+    run = run_pytest(examples, "--harbor-validate")
     assert run.code == 0, run.output
     tasks = sorted(path.parent.name for path in examples.glob("*/task.toml"))
     names = {f"{task}[{agent}]" for task in tasks for agent in ("oracle", "nop")}
