@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,16 +10,11 @@ from typing import Any
 import anyio
 import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
+from episode_runs import run_folder
 from scripted_sandbox import ScriptedProvider
 
-from pytest_harbor.agents.registry import resolve_agent
-from pytest_harbor.episodes.episode import run
 from pytest_harbor.episodes.result import EpisodeResult
-from pytest_harbor.sandboxes.api import Provider
 from pytest_harbor.sandboxes.local.provider import LocalProvider
-from pytest_harbor.settings import Settings
-from pytest_harbor.tasks.folder.load import load_task
-from pytest_harbor.tasks.folder.plan import plan_episode
 
 RunEpisode = Callable[..., EpisodeResult]
 
@@ -68,18 +63,3 @@ def run_local(
         return portal.call(partial(run_folder, local, folder, agent, **options))
 
     return run_it
-
-
-async def run_folder(
-    provider: Provider,
-    folder: Path,
-    agent: Any,
-    *,
-    settings: Mapping[str, Any] | None = None,
-    **options: Any,
-) -> EpisodeResult:
-    """Run one episode; ``agent`` is a name or an agent."""
-    name = agent if isinstance(agent, str) else "mine"
-    made = resolve_agent(agent, model=None) if isinstance(agent, str) else agent
-    plan = plan_episode(load_task(folder), Settings(**(settings or {})), agent=name)
-    return await run(plan, provider, made, **options)

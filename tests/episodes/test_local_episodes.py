@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import time
+from functools import partial
 from pathlib import Path
 
+import anyio
 import pytest
+from episode_runs import run_folder
 from task_folders import write_steps_task, write_task
 
 from pytest_harbor.episodes.plain_data import event_to_plain, result_to_plain
+from pytest_harbor.errors import SandboxStartFailed
+from pytest_harbor.sandboxes.api import Provider
 
 CHECK_ANSWER = (
     "if grep -qx 42 answer.txt; then echo 1; else echo 0; fi"
@@ -329,3 +334,131 @@ def test_steps_with_workdir_setup_and_users(tmp_path, run_local):
     result = run_local(task)
     assert [turn.reward for turn in result.turns] == [0.5, 1.0]
     assert (result.reward, result.validated) == (0.75, True)
+
+
+class TestPythonVerifier:
+    """The generated script in a sandbox; its contract is tested on its own."""
+
+    SOURCE = (
+        "from pathlib import Path\n"
+        "import expected\n"
+        "def verify(workspace, task_data, response=None):\n"
+        "    answer = Path(workspace, 'answer.txt')\n"
+        "    given = answer.read_text() if answer.exists() else response['output_text']\n"
+        "    return {'reward': given.strip() == expected.ANSWER, 'n': task_data['n']}\n"
+    )
+
+    def write(self, tmp_path, **options):
+        options.setdefault("files", {})
+        options["files"] = {
+            "tests/verifier.py": self.SOURCE,
+            "tests/expected.py": "ANSWER = '42'",
+            "task_data.json": '{"n": 3}',
+            **options["files"],
+        }
+        return write_task(tmp_path / "task", test=None, **options)
+
+    def test_grades_the_workspace(self, tmp_path, run_local):
+        result = run_local(self.write(tmp_path, solve="echo 42 > answer.txt"))
+        assert result.verifier_rewards == {"reward": 1.0, "n": 3.0}
+        assert result.turns[0].reward_file == "json"
+
+    def test_grades_the_reference_answer(self, tmp_path, run_local):
+        result = run_local(self.write(tmp_path, files={"solution/answer.md": "42"}))
+        assert (result.reward, result.validated) == (1.0, True)
+        assert result.turns[0].response == "42"
+
+    def test_error_of_its_own_is_a_measured_zero(self, tmp_path, run_local):
+        result = run_local(self.write(tmp_path), "nop")
+        assert (result.status, result.reward) == ("graded", 0.0)
+        assert "TypeError" in result.turns[0].verifier_output_tail
+
+
+class FailsOnce(Provider):
+    """A provider whose first sandbox cannot be started."""
+
+    name = "local"
+
+    def __init__(self, inner):
+        self.inner = inner
+        self.starts = 0
+
+    async def probe(self):
+        return await self.inner.probe()
+
+    def check(self, spec, users):
+        self.inner.check(spec, users)
+
+    async def start(self, spec, *, name, labels):
+        self.starts += 1
+        if self.starts == 1:
+            raise SandboxStartFailed("the disk was full")
+        return await self.inner.start(spec, name=name, labels=labels)
+
+    async def sweep(self):
+        return 0
+
+    async def aclose(self):
+        pass
+
+
+def test_an_outage_is_tried_again(tmp_path, local, portal):
+    task = write_task(
+        tmp_path / "task", test=CHECK_ANSWER, solve="echo 42 > answer.txt"
+    )
+    result = portal.call(
+        partial(run_folder, FailsOnce(local), task, "oracle", logs=tmp_path / "logs")
+    )
+    assert (result.status, result.reward) == ("graded", 1.0)
+    assert len(result.failed_attempts) == 1
+
+
+def test_a_cancelled_episode_leaves_no_process(tmp_path, local, portal):
+    marker = "173205.08"
+    task = write_task(tmp_path / "task")
+
+    class Working:
+        name = "working"
+
+        def __init__(self):
+            self.is_at_work = anyio.Event()
+
+        async def run(self, turn):
+            await turn.sandbox.spawn(["setsid", "sleep", marker])
+            self.is_at_work.set()
+            await turn.sandbox.exec(["sleep", marker])
+
+    async def main():
+        agent = Working()
+        async with anyio.create_task_group() as group:
+            group.start_soon(
+                partial(run_folder, local, task, agent, logs=tmp_path / "logs")
+            )
+            await agent.is_at_work.wait()
+            group.cancel_scope.cancel()
+
+    portal.call(main)
+    assert not is_running(marker)
+
+
+@pytest.mark.slow
+def test_fifty_at_once_in_one_event_loop(tmp_path, local, portal):
+    task = write_task(
+        tmp_path / "task",
+        test=CHECK_ANSWER,
+        solve='[ ! -e answer.txt ] && echo 42 > answer.txt; echo "$$"',
+    )
+    results = {}
+
+    async def one(number):
+        logs = tmp_path / "logs" / str(number)
+        results[number] = await run_folder(local, task, "oracle", logs=logs)
+
+    async def main():
+        async with anyio.create_task_group() as group:
+            for number in range(50):
+                group.start_soon(one, number)
+
+    portal.call(main)
+    assert [results[n].reward for n in range(50)] == [1.0] * 50
+    assert not any(result.failed_attempts for result in results.values())
