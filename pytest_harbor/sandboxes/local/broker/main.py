@@ -97,9 +97,13 @@ class Broker:
             pass
 
     def _turn(self, timeout_ms: int | None) -> bool:
-        ready = self._poll.poll(timeout_ms)
-        for descriptor, _ in ready:
-            if action := self._actions.get(descriptor):
+        ready = [
+            (descriptor, self._actions[descriptor])
+            for descriptor, _ in self._poll.poll(timeout_ms)
+        ]
+        for descriptor, action in ready:
+            # An earlier action may have closed it, and a new one have the same number.
+            if self._actions.get(descriptor) is action:
                 action()
         return bool(ready)
 
