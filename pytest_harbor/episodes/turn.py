@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -76,10 +77,14 @@ class Stage:
     policy_says_retry: bool = False
 
     def draft(self, turn: TurnPlan) -> TurnDraft:
-        """A fresh draft, and the turn's folder on the host."""
+        """A fresh draft, and an empty folder for the turn on the host.
+
+        Nothing of an earlier run may be there: a reward file would count.
+        """
         logs = self.logs / turn.name
-        (logs / "agent").mkdir(parents=True, exist_ok=True)
-        (logs / "verifier").mkdir(exist_ok=True)
+        shutil.rmtree(logs, ignore_errors=True)
+        (logs / "agent").mkdir(parents=True)
+        (logs / "verifier").mkdir()
         return TurnDraft(turn, self.report, logs)
 
     def is_last(self, turn: TurnPlan) -> bool:

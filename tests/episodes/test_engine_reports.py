@@ -6,7 +6,7 @@ import json
 
 import anyio
 import pytest
-from scripted_sandbox import ScriptedProvider
+from scripted_sandbox import OK, ScriptedProvider, passing
 from task_folders import write_steps_task, write_task
 
 from pytest_harbor.agents.nop import NopAgent
@@ -18,6 +18,7 @@ from pytest_harbor.episodes.plain_data import (
 )
 from pytest_harbor.errors import SandboxLost
 from pytest_harbor.events import Event
+from pytest_harbor.sandboxes.api import ExecResult
 from pytest_harbor.settings import Settings
 from pytest_harbor.tasks.folder.load import load_task
 from pytest_harbor.tasks.folder.plan import plan_episode
@@ -96,7 +97,6 @@ def test_durations_cover_every_phase(tmp_path, run_scripted):
     ],
 )
 def test_keep(tmp_path, scripted, run_scripted, keep, reward, kept):
-    from scripted_sandbox import OK
 
     def answer(command):
         command.sandbox.files["/logs/verifier/reward.txt"] = reward.encode()
@@ -132,7 +132,6 @@ def test_warnings_of_the_plan_are_in_the_result(tmp_path, run_scripted):
 def test_hooks_and_artifacts_that_fail_change_no_outcome(
     tmp_path, scripted, run_scripted
 ):
-    from scripted_sandbox import ExecResult, passing
 
     task = write_task(
         tmp_path / "task",
@@ -177,3 +176,13 @@ def test_the_package_exposes_run_lazily():
     assert episodes.run is run
     with pytest.raises(AttributeError):
         episodes.walk  # noqa: B018
+
+
+def test_logs_of_an_earlier_run_never_count(tmp_path, scripted, run_scripted):
+    task = write_task(tmp_path / "task")
+    first = run_scripted(task)
+    assert (first.turns[0].logs / "verifier" / "reward.txt").exists()
+    scripted.answer = lambda command: ExecResult(1, "", "")
+    second = run_scripted(task)
+    assert second.turns[0].logs == first.turns[0].logs
+    assert (second.turns[0].status, second.reward) == ("no_reward", 0.0)
