@@ -253,6 +253,8 @@ async def working_directory_is_made(t: Context) -> None:
     sandbox = await t.start(workdir="/made/for you")
     assert (await sandbox.exec("pwd; touch x")).stdout == "/made/for you\n"
     assert sandbox.workdir == "/made/for you"
+    if t.bench.other_user is not None:
+        assert (await sandbox.exec("pwd; ls", user=t.bench.other_user)).ok
 
 
 @shared

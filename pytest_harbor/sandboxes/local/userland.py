@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Final
 
 from pytest_harbor.sandboxes.api import VERIFIER_TOOLS
@@ -137,6 +137,7 @@ def bwrap_arguments(
         "/var/lock",
     ]
     if userland.prefix:
+        arguments += _folders(str(userland.prefix.parent))
         arguments += ["--ro-bind", str(userland.prefix), str(userland.prefix)]
     for hidden in userland.hidden:
         arguments += ["--tmpfs", str(hidden)]
@@ -146,10 +147,17 @@ def bwrap_arguments(
     for name in _MASKED_PROC:
         if Path("/proc", name).exists():
             arguments += ["--ro-bind", "/dev/null", f"/proc/{name}"]
-    if workdir != "/":
-        arguments += ["--dir", workdir]
+    arguments += _folders(workdir)
     arguments += ["--chdir", "/", "--", "/bin/sh", "-c", _holder(userland)]
     return arguments
+
+
+def _folders(path: str) -> Iterator[str]:
+    """A folder and those above it, which bubblewrap alone would make for root only."""
+    given = {folder for folder, _ in _FRESH_FOLDERS}
+    for folder in (*reversed(PurePosixPath(path).parents), PurePosixPath(path)):
+        if str(folder) not in ("/", *given):
+            yield from ("--perms", "0755", "--dir", str(folder))
 
 
 def _holder(userland: Userland) -> str:

@@ -1,0 +1,303 @@
+"""In-place mode, proved inside a local sandbox: that is a container of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import sysconfig
+import textwrap
+from pathlib import Path
+
+import anyio
+import pytest
+
+import pytest_harbor
+from pytest_harbor.errors import UnsupportedByProvider
+from pytest_harbor.sandboxes.api import EnvironmentSpec, Upload
+from pytest_harbor.sandboxes.local import inplace
+from pytest_harbor.sandboxes.local.provider import LocalProvider
+
+LIBRARIES = ("anyio", "idna", "sniffio", "typing_extensions.py", "filelock")
+SITE = Path(sysconfig.get_path("purelib"))
+PRELUDE = """
+import json, os, signal, sys, time
+import anyio
+from pathlib import Path
+from pytest_harbor.errors import *
+from pytest_harbor.sandboxes.api import *
+from pytest_harbor.sandboxes.local.provider import LocalProvider
+from pytest_harbor.sandboxes.local import inplace
+
+SPEC = EnvironmentSpec()
+def there(): return sorted(p for p in inplace.PLACES if os.path.exists(p))
+def report(**facts): print(json.dumps(facts), flush=True)
+def live(mark):
+    found = 0
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            try:
+                line = (entry / "cmdline").read_bytes().replace(bytes(1), b" ")
+            except OSError:
+                continue
+            found += line.startswith(mark.encode())
+    return found
+"""
+
+
+@pytest.fixture(scope="module")
+def container_files():
+    package = Path(pytest_harbor.__file__).parent
+    found = [SITE / name for name in LIBRARIES if (SITE / name).exists()]
+    return [Upload(path, f"/opt/code/{path.name}") for path in (package, *found)]
+
+
+def in_container(container_files, *scripts, user=None):
+    """Run scripts one after another in one container; their last lines, as JSON."""
+
+    async def run():
+        provider = LocalProvider()
+        try:
+            if not (found := await provider.probe()).available:
+                pytest.skip(found.reason)
+            spec = EnvironmentSpec(network="no-network", workdir="/home")
+            sandbox = await provider.start(spec, name="container", labels={})
+            await sandbox.upload(container_files)
+            await sandbox.exec("rm -rf /logs")
+            results = []
+            for script in scripts:
+                code = f"{PRELUDE}\n{textwrap.dedent(script)}"
+                done = await sandbox.exec(
+                    [f"{sys.base_prefix}/bin/python3", "-c", code],
+                    env={"PYTHONPATH": "/opt/code", "PYTHONDONTWRITEBYTECODE": "1"},
+                    timeout_seconds=60,
+                    user=user,
+                )
+                lines = done.stdout.splitlines()
+                assert lines, done
+                results.append(json.loads(lines[-1]))
+            return results
+        finally:
+            await provider.aclose()
+
+    return anyio.run(run)
+
+
+def test_episode_uses_the_real_folders_and_takes_them_back(container_files):
+    (facts,) = in_container(
+        container_files,
+        """
+        os.mkdir("/app"); os.chmod("/app", 0o750)
+        async def main():
+            provider = LocalProvider(mode="in-place")
+            found = await provider.probe()
+            box = await provider.start(SPEC, name="t", labels={})
+            during = there()
+            await box.upload([Upload(b"#!/bin/sh\\necho 1 > /logs/verifier/reward.txt",
+                                     "/tests/test.sh")], empty=["/tests"])
+            done = await box.exec("sh /tests/test.sh; echo x > x; pwd; setsid sleep 3100 &")
+            reward = await box.read_text("/logs/verifier/reward.txt")
+            slow = await box.exec("(setsid sleep 3200 &); sleep 3200", timeout_seconds=1)
+            kept, killed = live("sleep 3100"), live("sleep 3200")
+            other = await box.exec("id -un", user="nobody")
+            await box.stop()
+            await box.stop()
+            report(mode=found.mode, concurrent=found.concurrent, during=during,
+                   out=done.stdout, reward=reward, timed_out=slow.timed_out, kept=kept,
+                   killed=killed, other=other.stdout, after=there(),
+                   app=os.listdir("/app"), app_mode=os.stat("/app").st_mode & 0o777,
+                   left=live("sleep 3100"))
+            await provider.aclose()
+        anyio.run(main)
+        """,
+    )
+    if os.geteuid() == 0:
+        assert facts.pop("other") == "nobody\n"
+    assert facts == {
+        "mode": "in-place, root",
+        "concurrent": False,
+        "during": ["/app", "/logs"],
+        "out": "/app\n",
+        "reward": "1\n",
+        "timed_out": True,
+        "kept": 1,
+        "killed": 0,
+        "after": ["/app"],
+        "app": [],
+        "app_mode": 0o750,
+        "left": 0,
+    }
+
+
+def test_second_sandbox_waits_for_the_first(container_files):
+    (facts,) = in_container(
+        container_files,
+        """
+        order = []
+        async def episode(provider, name):
+            box = await provider.start(SPEC, name=name, labels={})
+            order.append(f"{name} in"); empty = not os.listdir("/app")
+            await box.exec(f"touch {name}; sleep 0.2")
+            order.append(f"{name} out" if empty else "dirty")
+            await box.stop()
+        async def main():
+            one, two = LocalProvider(mode="in-place"), LocalProvider(mode="in-place")
+            await one.probe(); await two.probe()
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(episode, one, "a")
+                tasks.start_soon(episode, one, "b")
+                tasks.start_soon(episode, two, "c")
+            await one.aclose(); await two.aclose()
+            report(order=order, after=there())
+        anyio.run(main)
+        """,
+    )
+    order = facts["order"]
+    assert sorted(order) == ["a in", "a out", "b in", "b out", "c in", "c out"]
+    for entered, left in zip(order[::2], order[1::2], strict=True):
+        assert entered.split()[0] == left.split()[0]
+    assert facts["after"] == []
+
+
+def test_places_that_hold_something_are_refused(container_files):
+    (facts,) = in_container(
+        container_files,
+        """
+        os.mkdir("/solution"); Path("/solution/mine").write_text("precious")
+        async def main():
+            provider = LocalProvider(mode="in-place")
+            await provider.probe()
+            try:
+                await provider.start(SPEC, name="t", labels={})
+            except UnsupportedByProvider as error:
+                text = str(error)
+            os.remove("/solution/mine")
+            box = await provider.start(SPEC, name="t", labels={})
+            await provider.aclose()
+            report(text=text, after=there())
+        anyio.run(main)
+        """,
+    )
+    assert "/solution already holds something" in facts["text"]
+    assert facts["after"] == ["/solution"]
+
+
+def test_network_is_refused_by_name(container_files):
+    (facts,) = in_container(
+        container_files,
+        """
+        async def main():
+            provider = LocalProvider(mode="in-place")
+            await provider.probe()
+            try:
+                provider.check(EnvironmentSpec(network="no-network"), ())
+            except UnsupportedByProvider as error:
+                report(text=str(error), after=there())
+            await provider.aclose()
+        anyio.run(main)
+        """,
+    )
+    assert "no-network" in facts["text"]
+    assert "in-place" in facts["text"]
+
+
+def test_killed_owner_leaves_nothing_after_the_next_start(container_files):
+    killed, after = in_container(
+        container_files,
+        """
+        pid = os.fork()
+        if pid == 0:
+            async def main():
+                provider = LocalProvider(mode="in-place")
+                await provider.probe()
+                box = await provider.start(SPEC, name="t", labels={})
+                await box.spawn("echo x > /app/x; setsid sleep 3300")
+                while not (await box.exec(["test", "-e", "/app/x"])).ok:
+                    pass
+                os.kill(os.getpid(), signal.SIGKILL)
+            anyio.run(main)
+        os.waitpid(pid, 0)
+        deadline = time.monotonic() + 20
+        while live("sleep 3300") and time.monotonic() < deadline:
+            time.sleep(0.02)
+        report(left=live("sleep 3300"), there=there())
+        """,
+        """
+        async def main():
+            provider = LocalProvider(mode="in-place")
+            removed = await provider.sweep()
+            report(removed=removed > 0, there=there(), again=await provider.sweep())
+        anyio.run(main)
+        """,
+    )
+    assert killed == {"left": 0, "there": ["/app", "/logs"]}
+    assert after == {"removed": True, "there": [], "again": 0}
+
+
+def test_auto_falls_back_to_it_in_a_container_only(container_files):
+    script = """
+        import pytest_harbor.sandboxes.local.probing as probing
+        def none(): raise SandboxUnavailable("no bubblewrap")
+        probing.find_bwrap = none
+        inplace._CONTAINER_FILES = ({marker!r},)
+        inplace._CONTAINER_WORDS = ()
+        async def main():
+            provider = LocalProvider()
+            found = await provider.probe()
+            report(available=found.available, mode=found.mode, reason=found.reason)
+            await provider.aclose()
+        anyio.run(main)
+        """
+    inside, outside = in_container(
+        container_files,
+        script.format(marker="/etc/passwd"),
+        script.format(marker="/no/such/marker"),
+    )
+    assert inside["mode"] == "in-place, root"
+    assert outside == {"available": False, "mode": "", "reason": "no bubblewrap"}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs another user")
+def test_normal_user_is_refused(container_files):
+    (facts,) = in_container(
+        container_files,
+        """
+        async def main():
+            found = await LocalProvider(mode="in-place").probe()
+            report(available=found.available, reason=found.reason)
+        anyio.run(main)
+        """,
+        user="nobody",
+    )
+    assert facts["available"] is False
+    assert "root" in facts["reason"]
+
+
+def test_workdir_elsewhere_is_a_place_too(container_files):
+    (facts,) = in_container(
+        container_files,
+        """
+        async def main():
+            provider = LocalProvider(mode="in-place")
+            await provider.probe()
+            spec = EnvironmentSpec(workdir="/srv/work")
+            box = await provider.start(spec, name="t", labels={})
+            done = await box.exec("pwd; touch x")
+            await provider.aclose()
+            report(out=done.stdout, after=os.path.exists("/srv/work"))
+        anyio.run(main)
+        """,
+    )
+    assert facts == {"out": "/srv/work\n", "after": False}
+
+
+def test_ground_refuses_a_place_that_is_a_file(tmp_path):
+    place = tmp_path / "app"
+    place.write_text("x")
+
+    async def take():
+        await inplace.Ground(tmp_path).take([str(place)])
+
+    with pytest.raises(UnsupportedByProvider, match="already holds something"):
+        anyio.run(take)
+    assert place.read_text() == "x"
