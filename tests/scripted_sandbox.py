@@ -120,10 +120,13 @@ class ScriptedSandbox(Sandbox):
     ) -> list[Downloaded]:
         sources = [download.source for download in downloads]
         self.owner.calls.append(("download", str(sources)))
+        self.owner.downloads.extend(downloads)
         self._maybe_fail("download")
         return [self._download(item) for item in downloads]
 
     def _download(self, item: Download) -> Downloaded:
+        if item.source in self.owner.too_big:
+            return Downloaded(item.source, "failed", reason="more than 9 bytes")
         if item.source in self.files:
             item.target.parent.mkdir(parents=True, exist_ok=True)
             item.target.write_bytes(self.files[item.source])
@@ -182,6 +185,9 @@ class ScriptedProvider(Provider):
     )
     refusal: Exception | None = None
     default_user: User | None = None
+    too_big: frozenset[str] = frozenset()
+    """Sources whose download passes a cap."""
+    downloads: list[Download] = field(default_factory=list)
     can_remove: bool = True
     """False: an agent put an ``rm`` of its own in the way."""
     initial_files: Mapping[str, bytes] = field(default_factory=dict)

@@ -206,3 +206,13 @@ class TestPlacement:
 )
 def test_protected_sources(source, protected):
     assert is_protected(source) is protected
+
+
+def test_excludes_and_places_are_asked_for(sandbox, tmp_path):
+    collected_from(
+        sandbox, tmp_path, entry("/app/out", "o", exclude=("*.log",)), entry("rel")
+    )
+    first, second = sandbox.owner.downloads
+    assert (first.source, first.target) == ("/app/out", tmp_path / "o")
+    assert first.exclude == ("*.log",)
+    assert second.source == "/app/rel"
