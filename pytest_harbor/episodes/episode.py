@@ -6,9 +6,7 @@ without one, and the episode is tried again where spec 17 and 19.5 allow it.
 
 from __future__ import annotations
 
-import math
 import os
-import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -17,7 +15,6 @@ from pathlib import Path
 import anyio
 
 from pytest_harbor.agents.api import Agent
-from pytest_harbor.agents.oracle import has_whole_solution
 from pytest_harbor.agents.python_agent import close_agent, describe
 from pytest_harbor.episodes.draft import TurnDraft
 from pytest_harbor.episodes.gates import stops_episode
@@ -28,13 +25,13 @@ from pytest_harbor.episodes.result import (
     EpisodeResult,
     EpisodeStatus,
     FailedAttempt,
-    Phase,
     TurnResult,
 )
-from pytest_harbor.episodes.retry import is_terminal, tries_again
-from pytest_harbor.episodes.rollup import common_mode, roll_up, stopped_after
+from pytest_harbor.episodes.retry import tries_again
+from pytest_harbor.episodes.rollup import roll_up
 from pytest_harbor.episodes.sandbox_set import SandboxSet
-from pytest_harbor.episodes.seed import ORACLE, Seed, check_provider, make_seed, refuse
+from pytest_harbor.episodes.seed import Seed, check_provider, make_seed, refuse
+from pytest_harbor.episodes.tries import TURNS_FOLDER, Try, result_of, set_aside
 from pytest_harbor.episodes.turn import Stage, run_turn
 from pytest_harbor.errors import (
     CANCELLED,
@@ -53,7 +50,6 @@ from pytest_harbor.sandboxes.api import Capabilities, Provider
 from pytest_harbor.settings import Keep
 from pytest_harbor.tasks.folder.plan_types import EpisodePlan
 
-TURNS_FOLDER = "turns"
 _FULL_REWARD = 1.0 - 1e-9
 
 
@@ -87,33 +83,6 @@ async def run(
 
 
 @dataclass
-class _Try:
-    """How one try of the episode ended."""
-
-    number: int
-    started_at: float = field(default_factory=time.time)
-    started: float = field(default_factory=time.monotonic)
-    status: EpisodeStatus = "graded"
-    turns: list[TurnResult] = field(default_factory=list)
-    failure_kind: str | None = None
-    failure_reason: str | None = None
-    failed_phase: Phase | None = None
-    policy_says_retry: bool = False
-    seed_seconds: float = 0.0
-    cleanup_seconds: float = 0.0
-    kept: tuple[str, ...] = ()
-    warnings: list[str] = field(default_factory=list)
-
-    def end(
-        self, status: EpisodeStatus, kind: str, reason: str, phase: Phase | None
-    ) -> None:
-        self.status = status
-        self.failure_kind = kind
-        self.failure_reason = reason
-        self.failed_phase = phase
-
-
-@dataclass
 class _Episode:
     """One call of :func:`run`."""
 
@@ -124,23 +93,20 @@ class _Episode:
     logs: Path
     keep: Keep
     debug: bool
-    capabilities: Capabilities = Capabilities(available=False)  # noqa: RUF009 - frozen
+    capabilities: Capabilities = field(
+        default_factory=lambda: Capabilities(available=False)
+    )
 
     async def run(self, environ: Mapping[str, str]) -> EpisodeResult:
-        started = _Try(0)
+        started_at, started = time.time(), time.monotonic()
         self.report.send("episode_started")
         failed: list[FailedAttempt] = []
         number = 1
         while True:
             this = await self._try(number, environ)
             if this.status not in ("graded", "masked"):
-                failed.append(self._failed_attempt(this))
-            again = tries_again(
-                this.status,
-                number=number,
-                retries=self.plan.retries,
-                policy_says_retry=this.policy_says_retry,
-            )
+                failed.append(this.as_failed())
+            again = self._tries_again(this)
             if this.failure_kind is not None and this.status not in (
                 "graded",
                 "masked",
@@ -148,15 +114,23 @@ class _Episode:
                 self._report_failure(this, again)
             if not again:
                 break
-            failed[-1] = self._set_aside(failed[-1])
+            failed[-1] = set_aside(failed[-1], self.logs)
             number += 1
-        result = self._result(this, started, tuple(failed))
+        result = replace(
+            result_of(this, self.plan, masker=self.report.masker),
+            failed_attempts=tuple(failed),
+            sandbox=self.provider.name,
+            isolation=self.capabilities.isolation,
+            started_at=started_at,
+            seconds=time.monotonic() - started,
+            logs=self.logs,
+        )
         self.report.send("episode_ended", data=result_to_plain(result))
         return result
 
-    async def _try(self, number: int, environ: Mapping[str, str]) -> _Try:
+    async def _try(self, number: int, environ: Mapping[str, str]) -> Try:
         """One try from seed to clean-up; its failures are in what it returns."""
-        this = _Try(number)
+        this = Try(number)
         self.report.send("attempt_started", data={"try": number})
         try:
             seed = await self._seed(environ)
@@ -188,7 +162,7 @@ class _Episode:
         check_provider(self.provider, self.plan, seed)
         return seed
 
-    async def _run_in_sandbox(self, this: _Try, seed: Seed) -> None:
+    async def _run_in_sandbox(self, this: Try, seed: Seed) -> None:
         sandboxes = SandboxSet(
             self.provider,
             self.plan.task_id,
@@ -203,7 +177,7 @@ class _Episode:
             await self._clean_up(this, sandboxes)
 
     async def _run_until(
-        self, this: _Try, seed: Seed, sandboxes: SandboxSet, scope: anyio.CancelScope
+        self, this: Try, seed: Seed, sandboxes: SandboxSet, scope: anyio.CancelScope
     ) -> None:
         if not self.plan.deadline_enforced:
             scope.deadline = anyio.current_time() + self.plan.deadline_seconds
@@ -226,7 +200,7 @@ class _Episode:
             this.end("outage", INTERNAL_ERROR, reason, this.failed_phase or "seed")
 
     async def _start(
-        self, this: _Try, seed: Seed, sandboxes: SandboxSet
+        self, this: Try, seed: Seed, sandboxes: SandboxSet
     ) -> Stage | None:
         """Bring the sandbox up; ``None`` when its health check never passes."""
         started = time.monotonic()
@@ -260,7 +234,7 @@ class _Episode:
             user_in_place=sandbox.default_user,
         )
 
-    async def _run_turns(self, this: _Try, stage: Stage) -> None:
+    async def _run_turns(self, this: Try, stage: Stage) -> None:
         """Run turn after turn until one ends the episode (spec 11)."""
         try:
             for plan in self.plan.turns:
@@ -274,7 +248,7 @@ class _Episode:
                 this.warnings.append(problem)
         self._end_by_turns(this, stage)
 
-    async def _run_turn(self, this: _Try, stage: Stage, draft: TurnDraft) -> TurnResult:
+    async def _run_turn(self, this: Try, stage: Stage, draft: TurnDraft) -> TurnResult:
         name = draft.plan.name
         self.report.send("turn_started", step=name)
         is_done = False
@@ -293,7 +267,7 @@ class _Episode:
             self.report.send("turn_ended", step=name, data=turn_to_plain(turn))
         return turn
 
-    def _end_by_turns(self, this: _Try, stage: Stage) -> None:
+    def _end_by_turns(self, this: Try, stage: Stage) -> None:
         """Take the try's end from its last turn, where that ended it ungraded."""
         last = this.turns[-1]
         rolled = roll_up(this.turns, self.plan.reward_strategy)
@@ -311,7 +285,7 @@ class _Episode:
         assert last.failure_kind is not None
         this.end(endings[rolled.status], last.failure_kind, reason, last.failed_phase)
 
-    def _end_by_deadline(self, this: _Try) -> None:
+    def _end_by_deadline(self, this: Try) -> None:
         reason = "Episode timed out"
         if self.plan.deadline_enforced:
             reason = (
@@ -326,45 +300,36 @@ class _Episode:
                 failed_phase=this.failed_phase,
             )
 
-    async def _clean_up(self, this: _Try, sandboxes: SandboxSet) -> None:
+    async def _clean_up(self, this: Try, sandboxes: SandboxSet) -> None:
         started = time.monotonic()
         if self._keeps(this):
             this.kept = tuple(sandboxes.keep())
         this.warnings += await sandboxes.stop()
         this.cleanup_seconds = time.monotonic() - started
 
-    def _keeps(self, this: _Try) -> bool:
+    def _keeps(self, this: Try) -> bool:
         if self.keep == "never":
             return False
-        if tries_again(
-            this.status,
-            number=this.number,
-            retries=self.plan.retries,
-            policy_says_retry=this.policy_says_retry,
-        ):
+        if self._tries_again(this):
             return False
         return self.keep == "always" or not self._is_perfect(this)
 
-    def _is_perfect(self, this: _Try) -> bool:
+    def _is_perfect(self, this: Try) -> bool:
         if this.status != "graded" or len(this.turns) < len(self.plan.turns):
             return False
         reward = roll_up(this.turns, self.plan.reward_strategy).reward
         gates_met = all(turn.min_reward_met is not False for turn in this.turns)
         return reward is not None and reward >= _FULL_REWARD and gates_met
 
-    def _failed_attempt(self, this: _Try) -> FailedAttempt:
-        assert this.failure_kind is not None
-        return FailedAttempt(
+    def _tries_again(self, this: Try) -> bool:
+        return tries_again(
+            this.status,
             number=this.number,
-            failure_kind=this.failure_kind,
-            failure_reason=this.failure_reason or "",
-            terminal=is_terminal(this.status, policy_says_retry=this.policy_says_retry),
-            started_at=this.started_at,
-            seconds=time.monotonic() - this.started,
-            turns=tuple(this.turns),
+            retries=self.plan.retries,
+            policy_says_retry=this.policy_says_retry,
         )
 
-    def _report_failure(self, this: _Try, again: bool) -> None:
+    def _report_failure(self, this: Try, again: bool) -> None:
         self.report.send(
             "attempt_failed",
             phase=this.failed_phase,
@@ -375,70 +340,3 @@ class _Episode:
                 "will_retry": again,
             },
         )
-
-    def _set_aside(self, attempt: FailedAttempt) -> FailedAttempt:
-        """Move a failed try's logs out of the way of the next one."""
-        turns = self.logs / TURNS_FOLDER
-        aside = self.logs / f"try-{attempt.number}"
-        if not turns.exists():
-            return attempt
-        shutil.rmtree(aside, ignore_errors=True)
-        turns.rename(aside)
-        moved = [replace(turn, logs=aside / turn.name) for turn in attempt.turns]
-        return replace(attempt, turns=tuple(moved))
-
-    def _result(
-        self, this: _Try, first: _Try, failed: tuple[FailedAttempt, ...]
-    ) -> EpisodeResult:
-        plan = self.plan
-        rolled = roll_up(this.turns, plan.reward_strategy)
-        is_graded = this.status == "graded"
-        last = this.turns[-1] if this.turns else None
-        text = self.report.masker.text
-        return EpisodeResult(
-            task_id=plan.task_id,
-            agent=plan.agent,
-            model=plan.model,
-            attempt=plan.attempt,
-            status=this.status,
-            declared_steps=tuple(turn.name for turn in plan.turns),
-            digest=plan.digest,
-            reward=rolled.reward if is_graded else None,
-            verifier_rewards=rolled.verifier_rewards if is_graded else {},
-            verifier_mode=common_mode(this.turns),
-            turns=tuple(this.turns),
-            stopped_after_turn=stopped_after(this.turns, len(plan.turns))
-            if is_graded or this.status in ("masked", "terminal", "agent_failed")
-            else None,
-            failure_kind=last.failure_kind
-            if is_graded and last is not None
-            else this.failure_kind,
-            failure_reason=last.failure_reason
-            if is_graded and last is not None
-            else this.failure_reason,
-            failed_phase=last.failed_phase
-            if is_graded and last is not None
-            else this.failed_phase,
-            failed_attempts=failed,
-            sandbox=self.provider.name,
-            isolation=self.capabilities.isolation,
-            started_at=first.started_at,
-            seconds=time.monotonic() - first.started,
-            durations=_durations(this),
-            logs=self.logs,
-            is_multi_step=plan.is_multi_step,
-            validated=has_whole_solution(plan) if plan.agent == ORACLE else None,
-            kept_sandboxes=this.kept,
-            warnings=(*plan.warnings, *map(text, this.warnings)),
-        )
-
-
-def _durations(this: _Try) -> dict[str, float]:
-    """Seconds of the last try: seed, each phase summed over turns, clean-up."""
-    durations = {"seed": this.seed_seconds}
-    for phase in ("prepare", "agent", "collect", "verify"):
-        spent = [t.durations[phase] for t in this.turns if phase in t.durations]
-        if spent:
-            durations[phase] = math.fsum(spent)
-    durations["cleanup"] = this.cleanup_seconds
-    return durations
