@@ -9,6 +9,7 @@ import pytest
 from scripted_sandbox import OK, ScriptedProvider, passing
 from task_folders import write_steps_task, write_task
 
+from pytest_harbor.agents.api import AgentResult
 from pytest_harbor.agents.nop import NopAgent
 from pytest_harbor.episodes.episode import run
 from pytest_harbor.episodes.plain_data import (
@@ -16,7 +17,7 @@ from pytest_harbor.episodes.plain_data import (
     result_from_plain,
     result_to_plain,
 )
-from pytest_harbor.errors import SandboxLost
+from pytest_harbor.errors import AgentError, SandboxLost
 from pytest_harbor.events import Event
 from pytest_harbor.sandboxes.api import ExecResult
 from pytest_harbor.settings import Settings
@@ -186,3 +187,57 @@ def test_logs_of_an_earlier_run_never_count(tmp_path, scripted, run_scripted):
     second = run_scripted(task)
     assert second.turns[0].logs == first.turns[0].logs
     assert (second.turns[0].status, second.reward) == ("no_reward", 0.0)
+
+
+SECRET = "s3cr3t-of-the-host"
+
+
+@pytest.mark.parametrize("action", ["verify", "fail"])
+def test_secrets_are_masked_wherever_text_leaves(
+    tmp_path, scripted, run_scripted, action
+):
+    """In errors, warnings, messages, inner tests, events: by value, everywhere."""
+    task = write_task(
+        tmp_path / "task",
+        '[verifier.env]\nKEY = "${KEY}"\n[[verifier.collect]]\ncommand = "fail"\n',
+    )
+
+    class Leaking(NopAgent):
+        async def run(self, turn):
+            (turn.logs / "own.log").write_text(SECRET)
+            raise AgentError(f"refused key {SECRET}")
+
+    def answer(command):
+        files = command.sandbox.files
+        if "test.sh" in command.text:
+            assert command.env == {"KEY": SECRET}
+            test = {"name": SECRET, "status": "failed", "message": SECRET}
+            report = json.dumps({"results": {"tests": [test]}}).encode()
+            files["/logs/verifier/ctrf.json"] = report
+            files["/logs/verifier/reward.json"] = json.dumps({"a": SECRET}).encode()
+        return ExecResult(1, f"said {SECRET}", SECRET)
+
+    scripted.answer = answer
+    events = []
+    result = run_scripted(
+        task,
+        Leaking(),
+        observe=events.append,
+        environ={"KEY": SECRET},
+        settings={"agent_outcome_policy": (f"default = {action}",)},
+    )
+    shown = [json.dumps(result_to_plain(result))]
+    shown += [json.dumps(event_to_plain(event)) for event in events]
+    shown += [path.read_text() for path in result.logs.rglob("*") if path.is_file()]
+    assert any("***" in text for text in shown)
+    assert not [text for text in shown if SECRET in text]
+
+
+def test_final_message_is_masked_in_the_result_only(tmp_path, scripted, run_scripted):
+    class Leaking(NopAgent):
+        async def run(self, turn):
+            return AgentResult(text=f"the key is {SECRET}")
+
+    task = write_task(tmp_path / "task", '[verifier.env]\nKEY = "${KEY}"\n')
+    result = run_scripted(task, Leaking(), environ={"KEY": SECRET})
+    assert result.turns[0].response == "the key is ***"
