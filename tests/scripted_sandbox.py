@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import anyio.lowlevel
+
 from pytest_harbor.sandboxes.api import (
     VERIFIER_TOOLS,
     Capabilities,
@@ -151,8 +153,9 @@ class ScriptedSandbox(Sandbox):
 
     async def stop(self) -> None:
         self.owner.calls.append(("stop", self.id))
-        self.is_up = False
+        await anyio.lowlevel.checkpoint()  # where a cancellation would strike
         self._maybe_fail("stop")
+        self.is_up = False
 
     def how_to_enter(self) -> str:
         return f"enter {self.id}"

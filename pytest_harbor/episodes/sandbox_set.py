@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import anyio
 
 from pytest_harbor.agents.python_agent import describe
+from pytest_harbor.errors import SandboxError
 from pytest_harbor.sandboxes.api import EnvironmentSpec, Provider, Sandbox
 
 TASK_LABEL = "pytest-harbor.task"
@@ -35,12 +36,18 @@ class SandboxSet:
         return sandbox
 
     async def finish(self, sandbox: Sandbox) -> None:
-        """End one that has no further use, unless it may have to be kept."""
+        """End one that has no further use, unless it may have to be kept.
+
+        One that cannot be ended now costs no score: :meth:`stop` tries again and tells.
+        """
         if self.keeps:
             return
-        self._up.remove(sandbox)
         with anyio.CancelScope(shield=True):
-            await sandbox.stop()
+            try:
+                await sandbox.stop()
+            except SandboxError:
+                return
+        self._up.remove(sandbox)
 
     async def stop(self) -> Sequence[str]:
         """End all that is up, cancelled or not; returns what went wrong."""

@@ -121,6 +121,7 @@ class TestOutage:
         scripted.failures["stop"] = [SandboxLost("busy")]
         result = run_scripted(task)
         assert result.status == "graded"
+        assert scripted.left_up
         assert "not removed" in result.warnings[-1]
         assert "busy" in result.warnings[-1]
 

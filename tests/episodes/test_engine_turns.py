@@ -9,7 +9,7 @@ from task_folders import write_steps_task, write_task
 
 from pytest_harbor.agents.api import AgentResult
 from pytest_harbor.agents.nop import NopAgent
-from pytest_harbor.errors import TransferFailed
+from pytest_harbor.errors import SandboxLost, TransferFailed
 from pytest_harbor.sandboxes.api import ExecResult
 
 SEPARATE = '[verifier]\nenvironment_mode = "separate"\n'
@@ -331,6 +331,14 @@ class TestSeparate:
             ("start", second),
             ("stop", second),
         ]
+
+    def test_sandbox_that_cannot_be_ended_costs_no_score(
+        self, tmp_path, scripted, run_scripted
+    ):
+        scripted.failures["stop"] = [SandboxLost("busy"), SandboxLost("busy")]
+        result = run_scripted(write_task(tmp_path / "task", SEPARATE))
+        assert (result.status, result.reward) == ("graded", 1.0)
+        assert scripted.left_up == []  # a second call ended both
 
     def test_image_that_brings_its_tests(self, tmp_path, scripted, run_scripted):
         task = write_task(
