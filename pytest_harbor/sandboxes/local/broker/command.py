@@ -175,7 +175,6 @@ class Watcher:
         timeout: float | None,
         start: float,
     ) -> wire.Message:
-        command_pidfd = -1
         poll = select.poll()
         poll.register(self._channel, select.POLLIN)
         poll.register(reports, select.POLLIN)
@@ -191,20 +190,10 @@ class Watcher:
                     poll.unregister(stream)
             if reports.fileno() in ready:
                 received = wire.receive(reports)
-                if received is None:
-                    # The agent killed the supervisor. Its command is followed by pidfd,
-                    # which cannot tell how it ended.
-                    poll.unregister(reports)
-                    if command_pidfd < 0:
-                        return {"status": KILLED}
-                    poll.register(command_pidfd, select.POLLIN)
-                    continue
-                message, descriptors = received
-                if "status" in message:
-                    return message
-                command_pidfd = descriptors[0]
-            elif command_pidfd >= 0 and command_pidfd in ready:
-                return {"status": KILLED}
+                if received is not None:
+                    return received[0]
+                # The agent killed the supervisor, and with it the hold on its tree.
+                return self._end(reports, {"status": KILLED})
             if self._channel.fileno() in ready:
                 # A request to kill, or the end of whoever waited for the result.
                 wire.receive(self._channel)
@@ -233,12 +222,10 @@ class Watcher:
             time.sleep(0.0005)
         reports.setblocking(False)
         try:
-            while (received := wire.receive(reports)) is not None:
-                if "status" in received[0]:
-                    return received[0]
+            received = wire.receive(reports)
         except BlockingIOError:
             return None
-        return None
+        return received[0] if received else None
 
     def _tree(self) -> list[processes.Process]:
         return processes.descendants(processes.table(self._proc), self._supervisor)
@@ -305,7 +292,6 @@ def _supervise(
 
 def _follow(child: int, reporting: socket.socket) -> None:
     kernel.close_all_but({reporting.fileno()})
-    wire.send(reporting, {"started": True}, [os.pidfd_open(child)])
     while True:
         pid, status = os.waitpid(-1, 0)
         if pid == child:
