@@ -140,10 +140,10 @@ async def test_timeout_finds_processes_that_hide(provider, spec, escape, user):
 
 
 async def test_kill_spares_what_an_earlier_daemon_starts(provider, spec):
-    """A wiped child of an older daemon is not of the command that timed out."""
+    """A child of an older daemon is not of the command, though neither has a marker."""
     sandbox = await start(provider, spec)
     await sandbox.exec(
-        "setsid sh -c 'until test -e /tmp/go; do sleep 0.02; done;"
+        "env -i setsid sh -c 'until test -e /tmp/go; do sleep 0.02; done;"
         " env -i /bin/sleep 7001 & wait' >/dev/null 2>&1 &"
     )
     result = await sandbox.exec("touch /tmp/go; sleep 7002", timeout_seconds=1)
@@ -386,6 +386,25 @@ async def test_cancelled_start_leaves_nothing(spec, client, monkeypatch):
     assert scope.cancel_called
     await provider.aclose()
     assert client.containers.list(all=True, filters={"label": label}) == []
+
+
+async def test_kept_container_outlives_its_provider_and_sweeps(
+    spec, client, monkeypatch, provider
+):
+    owner = DockerProvider()
+    sandbox = await start(owner, spec, kept="1")
+    await sandbox.keep()
+    try:
+        await owner.aclose()
+        monkeypatch.setattr(
+            "pytest_harbor.sandboxes.docker.sweep._is_orphan",
+            lambda labels: "kept" in labels,
+        )
+        await provider.sweep()
+        assert client.containers.get(sandbox.id).status == "running"
+        assert sandbox.id in sandbox.how_to_enter()
+    finally:
+        client.api.remove_container(sandbox.id, force=True)
 
 
 def _assert_gone(client: docker.DockerClient, name: str) -> None:

@@ -36,6 +36,7 @@ from pytest_harbor.sandboxes.docker.client import DaemonError, Engine
 from pytest_harbor.sandboxes.docker.images import Image
 from pytest_harbor.sandboxes.docker.scripts import SHELL
 from pytest_harbor.sandboxes.docker.stream import ExecStream
+from pytest_harbor.sandboxes.docker.sweep import KEPT_SUFFIX
 from pytest_harbor.sandboxes.output import CappedOutput
 
 _KILLED = 137
@@ -61,6 +62,7 @@ class DockerSandbox(Sandbox):
         workdir: str,
         user: User | None,
         remove: Callable[[str, str], None],
+        forget: Callable[[str], object],
     ) -> None:
         self.id = name
         self.workdir = workdir
@@ -69,6 +71,7 @@ class DockerSandbox(Sandbox):
         self._container = container
         self._image = image
         self._remove = remove
+        self._forget = forget
         self._tools: frozenset[str] | None = None
         self._stopped = False
         self._death = ""
@@ -96,7 +99,7 @@ class DockerSandbox(Sandbox):
                     kill=self._kill,
                 )
             except DaemonError as error:
-                raise await self._lost(error.text) from error
+                raise await self._refused(call, error) from error
         self._note_tools(output.stream)
         if ended.never_began:
             raise await self._cannot_run(call, output.text())
@@ -122,7 +125,7 @@ class DockerSandbox(Sandbox):
             try:
                 connection = await execs.start(self._engine, call)
             except DaemonError as error:
-                raise await self._lost(error.text) from error
+                raise await self._refused(call, error) from error
             on_failure.callback(connection.close)
             try:
                 began = await execs.read_to_begin(connection, output.stream)
@@ -196,6 +199,20 @@ class DockerSandbox(Sandbox):
         self._stopped = True
         self._remove(self._container, self.id)
 
+    async def keep(self) -> None:
+        """Leave it up for a person: neither ``aclose`` nor a later sweep removes it.
+
+        Its ``id`` changes, because a sweep knows it by its name. Raises SandboxLost.
+        """
+        self._check_alive()
+        kept = f"{self.id}{KEPT_SUFFIX}"
+        try:
+            await self._engine.call(lambda client: client.rename(self._container, kept))
+        except DaemonError as error:
+            raise await self._lost(error.text) from error
+        self.id = kept
+        self._forget(self._container)
+
     def how_to_enter(self) -> str:
         return f"docker exec -it {self.id} sh    (remove it: docker rm -f -v {self.id})"
 
@@ -263,6 +280,13 @@ class DockerSandbox(Sandbox):
             raise await self._lost("it ended while a command ran")
         code = facts.get("ExitCode")
         return _KILLED if code is None else int(code)
+
+    async def _refused(self, call: execs.ExecCall, error: DaemonError) -> SandboxError:
+        """The error for an exec that the daemon would not even start."""
+        if error.status is None:
+            return await self._lost(error.text)
+        # Some daemons answer so where others let the exec end without a word.
+        return await self._cannot_run(call, error.text)
 
     async def _cannot_run(self, call: execs.ExecCall, output: str) -> SandboxError:
         """Why not even our own wrapper ran: the user, the shell, or the container."""

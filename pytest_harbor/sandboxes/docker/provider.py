@@ -147,6 +147,7 @@ class DockerProvider(Provider):
             workdir=new.workdir,
             user=spec.user,
             remove=self._remove_later,
+            forget=self._sandboxes.pop,
         )
         self._sandboxes[container] = sandbox
         try:

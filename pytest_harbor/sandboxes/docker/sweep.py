@@ -18,6 +18,9 @@ SESSION_LABEL: Final = "pytest-harbor.session"
 OWNER_LABEL: Final = "pytest-harbor.owner"
 TASK_LABEL: Final = "pytest-harbor.task"
 
+KEPT_SUFFIX: Final = "-kept"
+"""Ends the name of a container that a person asked to keep; labels cannot change."""
+
 _NOT_FOUND = 404
 _REMOVAL_UNDER_WAY = 409
 
@@ -32,7 +35,8 @@ def sweep(client: docker.APIClient) -> int:
     filters = {"label": [OWNER_LABEL]}
     removed = 0
     for container in client.containers(all=True, filters=filters):
-        if _is_orphan(container.get("Labels")):
+        is_kept = any(name.endswith(KEPT_SUFFIX) for name in container["Names"] or ())
+        if not is_kept and _is_orphan(container.get("Labels")):
             removed += remove_container(client, container["Id"])
     for network in client.networks(filters=filters):
         if _is_orphan(network.get("Labels")):
