@@ -241,3 +241,15 @@ def test_final_message_is_masked_in_the_result_only(tmp_path, scripted, run_scri
     task = write_task(tmp_path / "task", '[verifier.env]\nKEY = "${KEY}"\n')
     result = run_scripted(task, Leaking(), environ={"KEY": SECRET})
     assert result.turns[0].response == "the key is ***"
+
+
+def test_the_solutions_variables_are_the_oracles_alone(tmp_path, run_scripted):
+    seen = []
+
+    class Curious(NopAgent):
+        async def run(self, turn):
+            seen.append(turn.env)
+
+    task = write_task(tmp_path / "task", '[solution.env]\nANSWER = "42"\n')
+    run_scripted(task, Curious())
+    assert seen == [{}]
