@@ -95,7 +95,7 @@ class Bench:
     _stack: ExitStack = field(default_factory=ExitStack)
     _shared: Sandbox | None = None
 
-    def __enter__(self) -> Bench:
+    def __enter__(self) -> Bench:  # noqa: PYI034  # Self is not in 3.10's typing
         self.portal = self._stack.enter_context(start_blocking_portal())
         return self
 
@@ -162,7 +162,9 @@ def own(function: Callable[[Context], Awaitable[None]]) -> Case:
 async def string_is_run_by_sh(t: Context) -> None:
     result = await t.sandbox.exec("echo $((1 + 2)); echo err >&2; exit 7")
     assert (result.exit_code, result.stdout, result.stderr) == (7, "3\n", "err\n")
-    assert not (result.ok or result.timed_out or result.truncated)
+    assert not result.ok
+    assert not result.timed_out
+    assert not result.truncated
     assert 0 <= result.seconds < PATIENCE_SECONDS
 
 
@@ -446,10 +448,7 @@ async def spawned_process_is_killed_with_its_tree(t: Context) -> None:
 @shared
 async def spawned_process_that_prints_much_is_not_blocked(t: Context) -> None:
     process = await t.sandbox.spawn("head -c 3000000 /dev/zero; touch /tmp/printed")
-    for _ in range(400):
-        if (await t.sandbox.exec(["test", "-e", "/tmp/printed"])).ok:
-            break
-        await anyio.sleep(0.05)
+    await t.sh("until test -e /tmp/printed; do sleep 0.05; done", timeout_seconds=20)
     assert (await process.wait()).truncated
 
 
@@ -679,12 +678,11 @@ async def download_brings_nothing_from_outside(t: Context) -> None:
         " echo fine > fine; ln fine hard; mkfifo pipe; ln -s loop loop"
     )
     result, target = await _fetch(t, "/evil")
+    real = os.path.realpath  # Path.resolve() refuses a loop, which is harmless
     assert result.status == "ok"
     assert (target / "fine").read_text() == "fine\n"
     for path in target.rglob("*"):
-        if path.is_symlink():
-            inside = os.path.realpath(target)
-            assert os.path.realpath(path).startswith(inside)
+        assert real(path).startswith(real(target))
         if path.is_file():
             assert "host secret" not in path.read_text()
     names = {path.name for path in target.iterdir()}
@@ -846,10 +844,10 @@ async def stop_ends_running_commands(t: Context) -> None:
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(long)
-        while not (await t.sandbox.exec(["test", "-e", "/tmp/up"])).ok:
-            await anyio.sleep(0.05)
+        await t.sh("until test -e /tmp/up; do sleep 0.05; done", timeout_seconds=20)
         await t.sandbox.stop()
-    assert ended and ended != ["0"]
+    assert len(ended) == 1
+    assert ended != ["0"]
 
 
 @own

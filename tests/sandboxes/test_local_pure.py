@@ -60,7 +60,7 @@ def _arguments(land=LAND, *, own_network=True, workdir="/app", mounts=()):
 
 
 def _pairs(arguments):
-    return list(zip(arguments, arguments[1:], strict=False))
+    return [tuple(arguments[at : at + 2]) for at in range(len(arguments) - 1)]
 
 
 def test_sandbox_shares_named_folders_only():
@@ -107,6 +107,15 @@ def test_hidden_folders_are_covered():
     pairs = _pairs(_arguments(land))
     assert ("--tmpfs", "/opt/project") in pairs
     assert pairs.index(("--tmpfs", "/opt/project")) > pairs.index(("--tmpfs", "/"))
+
+
+def test_project_below_a_shared_folder_is_hidden(tmp_path, monkeypatch):
+    project, elsewhere = tmp_path / "project", tmp_path.parent / "elsewhere"
+    shared = [str(tmp_path)]
+    assert userland.hidden_folders([project, project, elsewhere], shared) == (project,)
+    assert userland.hidden_folders([tmp_path], shared) == ()
+    monkeypatch.setattr(sys, "base_prefix", str(project / "python"))
+    assert userland.hidden_folders([project], shared) == ()
 
 
 def test_parents_of_the_working_directory_are_open_to_all():
@@ -277,6 +286,9 @@ def test_broker_is_made_of_the_standard_library():
         "print(sorted(names - sys.stdlib_module_names - {'pytest_harbor', '__main__'}))"
     )
     done = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True
+        [sys.executable, "-I", "-S", "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.stdout == "[]\n", done

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import anyio
 import pytest
+from sandboxes.conformance import Bench
 
 import pytest_harbor
 from pytest_harbor.errors import UnsupportedByProvider
 from pytest_harbor.sandboxes.api import EnvironmentSpec, Upload
 from pytest_harbor.sandboxes.local.broker.kernel import KEPT_CAPABILITIES
 from pytest_harbor.sandboxes.local.provider import LocalProvider
-from sandboxes.conformance import Bench
 
 IS_ROOT = os.geteuid() == 0
 KEPT_MASK = sum(1 << number for number in KEPT_CAPABILITIES.values())

@@ -10,7 +10,7 @@ import socket
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -224,7 +224,9 @@ class LocalProvider(Provider):
         ready = self._ready
         assert ready is not None
         assert ready.land is not None
-        land = ready.land
+        kept_away = [Path.cwd(), *([spec.files.parent] if spec.files else [])]
+        hidden = userland.hidden_folders(kept_away, userland.SHARED_FOLDERS)
+        land = replace(ready.land, hidden=hidden)
         own_network = spec.network == "no-network"
         workdir = spec.workdir or DEFAULT_WORKDIR
         identity = _identity(name)

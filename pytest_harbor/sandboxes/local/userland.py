@@ -6,7 +6,7 @@ import os
 import stat
 import subprocess
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -220,6 +220,20 @@ def interpreter_prefix() -> Path | None:
     if any(folder.is_relative_to(prefix) for folder in everything_below):
         return None  # it would show more than an interpreter
     return prefix if os.access(prefix / "bin", os.R_OK | os.X_OK) else None
+
+
+def hidden_folders(folders: Iterable[Path], shared: Sequence[str]) -> tuple[Path, ...]:
+    """Which of ``folders`` (the project, the task) a sandbox would see, and must not.
+
+    One that holds the running interpreter cannot be hidden.
+    """
+    interpreter = Path(sys.base_prefix).resolve()
+    return tuple(
+        folder
+        for folder in dict.fromkeys(path.resolve() for path in folders)
+        if any(Path(top) in folder.parents for top in shared)
+        and not interpreter.is_relative_to(folder)
+    )
 
 
 def make_skeleton(target: Path, folders: Sequence[str] = ("/usr",)) -> None:
