@@ -171,6 +171,20 @@ async def test_container_is_killed_when_a_command_cannot_be(
         await sandbox.exec("true")
 
 
+async def test_bash_in_the_place_of_sh_does_as_well(provider, spec):
+    sandbox = await start(provider, spec)
+    await sandbox.exec("ln -sf bash /bin/sh")
+    assert (await sandbox.exec('test -n "$BASH_VERSION"')).ok
+    result = await sandbox.exec(["sh", "-c", "echo out; kill -9 $$"])
+    assert (result.exit_code, result.stdout, result.stderr) == (137, "out\n", "")
+    assert (await sandbox.exec(["exit", "3"])).exit_code == 127
+    script = "(env -i setsid /bin/sleep 8124 &); sleep 8125"
+    assert (await sandbox.exec(script, timeout_seconds=0.5)).timed_out
+    running = (await sandbox.exec("ps")).stdout
+    assert "sleep 8124" not in running
+    assert "sleep 8125" not in running
+
+
 # Users
 
 
