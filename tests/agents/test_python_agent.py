@@ -166,3 +166,19 @@ def test_closing_that_fails_is_told_and_fails_nothing():
 
     agent = agent_of(lambda self, turn: None, close=close)
     assert anyio.run(close_agent, agent) == "closing the agent failed: OSError: socket"
+
+
+def test_many_blocking_agents_do_not_wait_for_each_others_threads(turn):
+    """More than the event loop's own threads, which sandboxes need."""
+    barrier = threading.Barrier(45)
+
+    def run(self, given):
+        barrier.wait(10)
+
+    async def main():
+        async with anyio.create_task_group() as group:
+            for _ in range(45):
+                group.start_soon(run_agent, agent_of(run), turn)
+
+    anyio.run(main)
+    assert not barrier.broken
