@@ -63,6 +63,7 @@ class DockerSandbox(Sandbox):
         user: User | None,
         remove: Callable[[str, str], None],
         forget: Callable[[str], object],
+        unmade: Sequence[str] = (),
     ) -> None:
         self.id = name
         self.workdir = workdir
@@ -72,6 +73,9 @@ class DockerSandbox(Sandbox):
         self._image = image
         self._remove = remove
         self._forget = forget
+        # Folders that the first transfer makes; a request of their own would cost as
+        # much as a whole command.
+        self._unmade = tuple(unmade)
         self._tools: frozenset[str] | None = None
         self._stopped = False
         self._death = ""
@@ -153,14 +157,27 @@ class DockerSandbox(Sandbox):
             raise await self._transfer_error(error, uploads, empty) from error
 
     async def _put(self, uploads: Sequence[Upload], empty: Sequence[str]) -> None:
+        unmade = self._unmade
         await self._engine.call(
-            lambda client: files.put(client, self._container, uploads, empty=empty)
+            lambda client: files.put(
+                client, self._container, uploads, empty=empty, folders=unmade
+            )
         )
+        self._unmade = ()
+
+    async def _ready(self) -> None:
+        """Make sure that it is alive and complete. Raises SandboxLost."""
+        self._check_alive()
+        if self._unmade:
+            try:
+                await self._put((), ())
+            except DaemonError as error:
+                raise await self._lost(error.text) from error
 
     async def download(
         self, downloads: Sequence[Download], *, limits: TransferLimits | None = None
     ) -> list[Downloaded]:
-        self._check_alive()
+        await self._ready()
         return [await self._download(wanted, limits) for wanted in downloads]
 
     async def _download(
@@ -178,7 +195,7 @@ class DockerSandbox(Sandbox):
     async def read_bytes(
         self, path: str, *, max_bytes: int = MAX_CAPTURED_BYTES
     ) -> bytes | None:
-        self._check_alive()
+        await self._ready()
         try:
             return await self._engine.call(
                 lambda client: files.read(client, self._container, path, max_bytes)
@@ -224,7 +241,7 @@ class DockerSandbox(Sandbox):
         env: Mapping[str, str] | None,
         stdin: bytes | None,
     ) -> execs.ExecCall:
-        self._check_alive()
+        await self._ready()
         if self._tools is None and env and "PATH" in env:
             # A PATH of this one command says nothing about the image's tools.
             await self.initial_tools()

@@ -95,18 +95,10 @@ class NewContainer:
         return values
 
     def fill(self, client: docker.APIClient, container: str) -> None:
-        """Put the log folders and the task's files in, before it starts: one request.
-
-        Raises:
-            DaemonError: the daemon refused.
-            TransferFailed: a file on the host cannot be read.
-        """
-        uploads = []
-        if self.spec.files is not None:
-            uploads.append(
-                Upload(self.spec.files, self.workdir, exclude=_CONFIGURATION_FILES)
-            )
-        files.put(client, container, uploads, folders=files.OPEN_FOLDERS)
+        """Put the task's files in, before it starts. Raises as ``files.put``."""
+        assert self.spec.files is not None
+        upload = Upload(self.spec.files, self.workdir, exclude=_CONFIGURATION_FILES)
+        files.put(client, container, [upload])
 
     def require_shell(self, client: docker.APIClient, container: str) -> None:
         """Refuse an image in which nothing can be run; once per image is enough.

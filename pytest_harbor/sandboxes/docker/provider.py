@@ -1,7 +1,7 @@
 """Sandboxes in Docker containers.
 
-A one-step episode costs twelve API requests once its image is known: create, put the log
-folders, start, put the solution, two for the agent's command, get the artifacts, put the
+A one-step episode costs eleven API requests once its image is known: create, start, put
+the solution (and the log folders), two for the agent's command, get the artifacts, put the
 tests (emptying what was there), two for the verifier's command, get its logs, remove.
 """
 
@@ -121,6 +121,7 @@ class DockerProvider(Provider):
     ) -> DockerSandbox:
         from pytest_harbor.sandboxes.docker.container import DockerSandbox
         from pytest_harbor.sandboxes.docker.create import NewContainer
+        from pytest_harbor.sandboxes.docker.files import OPEN_FOLDERS
         from pytest_harbor.sandboxes.docker.sweep import TASK_LABEL, all_labels
 
         assert self._images is not None
@@ -148,13 +149,15 @@ class DockerProvider(Provider):
             user=spec.user,
             remove=self._remove_later,
             forget=self._sandboxes.pop,
+            unmade=OPEN_FOLDERS,
         )
         self._sandboxes[container] = sandbox
         try:
             if image.name not in self._images_with_shell:
                 await engine.call(lambda client: new.require_shell(client, container))
                 self._images_with_shell.add(image.name)
-            await engine.call(lambda client: new.fill(client, container))
+            if spec.files is not None:
+                await engine.call(lambda client: new.fill(client, container))
             async with self._starts:
                 await engine.call(lambda client: client.start(container))
         except BaseException:
