@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from pytest_harbor import hookspecs
-from pytest_harbor.collection import fixtures, guard, markers, options, step_reports
+from pytest_harbor.collection import fixtures, guard, options, step_reports
 from pytest_harbor.collection import session as sessions
 from pytest_harbor.collection.private import agent_is_ours
 
@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 
 AGENT: Final = "harbor_agent"
 ATTEMPT: Final = "_harbor_attempt"
+MARKER_HELP: Final = (
+    "harbor(path, agent=None, min_reward=None): the task folder that the fixtures of "
+    "pytest-harbor are about, relative to the test's file or the root directory. "
+    "Collected tasks carry it with task, difficulty and category"
+)
 DATASET_FILE: Final = "dataset.toml"
 
 
@@ -43,7 +48,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Marker, fixtures, and the state of the session."""
-    config.addinivalue_line("markers", markers.MARKER_HELP)
+    config.addinivalue_line("markers", MARKER_HELP)
     config.pluginmanager.register(fixtures, "harbor-fixtures")
     config.pluginmanager.register(_Session(config), "harbor-session")
 
@@ -70,7 +75,7 @@ class _Session:
     def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
         if collection_path.suffix == ".py":
             return None
-        if collection_path == self._state.settings.results:
+        if self._state.holds_results(collection_path):
             return True  # what agents left behind is nothing to run on the host
         if guard.is_loop(collection_path):
             return True  # tasks would be collected again and again, without end

@@ -18,6 +18,8 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 T = TypeVar("T")
 
+WAKE_UP_SECONDS: Final = 0.5
+
 CLEAN_UP_SECONDS: Final = 120.0
 """How long an interrupted call may clean up; what is left then is swept later."""
 
@@ -64,7 +66,7 @@ class Bridge:
         future: Future[T] = self._portal.start_task_soon(supervised)
         future.add_done_callback(lambda _: box.put(end))
         try:
-            while (thing := box.get()) is not end:
+            while (thing := _next(box)) is not end:
                 if receive is not None:
                     receive(thing)
             return future.result()
@@ -100,12 +102,25 @@ class Bridge:
         self._exit.close()
 
 
+def _next(box: queue.SimpleQueue[Any]) -> Any:
+    """Wait for the next thing, and never sleep through a signal.
+
+    One that arrives between the interpreter's last look and the moment the thread falls
+    asleep would be noticed only when the thread wakes up, so it wakes up now and then.
+    """
+    while True:
+        try:
+            return box.get(timeout=WAKE_UP_SECONDS)
+        except queue.Empty:  # noqa: PERF203 - see above
+            continue
+
+
 def _wait_for_clean_up(ended: threading.Event) -> None:
     """Wait, and take further Ctrl-C as the impatience they are: removal goes on."""
     until = time.monotonic() + CLEAN_UP_SECONDS
     while not ended.is_set() and time.monotonic() < until:
         try:
-            ended.wait(max(0.0, until - time.monotonic()))
+            ended.wait(WAKE_UP_SECONDS)
         except KeyboardInterrupt:  # noqa: PERF203 - each one is met on its own
             sys.stderr.write("\nharbor: still removing sandboxes, one moment\n")
 

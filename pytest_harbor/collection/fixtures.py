@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pytest
 
 from pytest_harbor.collection import session as sessions
-from pytest_harbor.errors import HarborError
 
 if TYPE_CHECKING:
     from pytest_harbor.agents.api import Agent
@@ -199,6 +198,8 @@ def _as_agent(request: pytest.FixtureRequest, value: Any, settings: Settings) ->
 @contextmanager
 def _plain_errors(settings: Settings) -> Iterator[None]:
     """Turn errors of ours into a failure that shows no frames, unless asked to."""
+    from pytest_harbor.errors import HarborError
+
     try:
         yield
     except HarborError as error:

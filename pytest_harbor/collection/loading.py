@@ -9,6 +9,7 @@ import pytest
 
 from pytest_harbor.collection import session as sessions
 from pytest_harbor.collection.datasets import Datasets
+from pytest_harbor.collection.guard import TASK_FILE
 from pytest_harbor.collection.warnings import warn
 from pytest_harbor.errors import Problem, TaskLoadError
 
@@ -89,7 +90,10 @@ def _show_warnings(config: pytest.Config, task: Task) -> None:
     carries the warnings of its task.
     """
     shown = config.stash.setdefault(_WARNED, set())
-    for text in task.warnings:
+    told = [(text, task.folder / TASK_FILE) for text in task.warnings]
+    if task.dataset is not None:
+        told += [(text, task.dataset.path) for text in task.dataset.warnings]
+    for text, place in told:
         if text not in shown:
             shown.add(text)
-            warn(config, text, task.folder / "task.toml")
+            warn(config, text, place)

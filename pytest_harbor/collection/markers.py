@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pytest
 
 from pytest_harbor.collection.guard import TASK_FILE, is_task_folder
 from pytest_harbor.errors import SettingsError
 
-MARKER_HELP: Final = (
-    "harbor(path, agent=None, min_reward=None): the task folder that the fixtures of "
-    "pytest-harbor are about, relative to the test's file or the root directory. "
-    "Collected tasks carry it with task, difficulty and category"
-)
 _FOR_TESTS: Final = frozenset({"agent", "min_reward"})
 _OF_TASKS: Final = frozenset({"task", "difficulty", "category"})
 
 
-@dataclass(frozen=True)
-class Marked:
+class Marked(NamedTuple):
     """What the ``harbor`` markers of an item say, the closest first."""
 
     path: str | None = None

@@ -6,20 +6,18 @@ An option wins over its ini twin (same name, underscores), which wins over the d
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import pytest
 
-from pytest_harbor.errors import SettingsError
-from pytest_harbor.settings import Settings
-
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from pytest_harbor.settings import Settings
 
 GROUP: Final = "harbor"
+DEFAULT_RESULTS: Final = ".pytest_harbor"
 _Parse: TypeAlias = Callable[[str], Any]
 
 
@@ -75,11 +73,11 @@ def _one_of(*allowed: str) -> _Parse:
     return parse
 
 
-@dataclass(frozen=True)
-class Option:
+class Option(NamedTuple):
     """One setting: ``--harbor-<name>`` (unless ``ini_only``) and ini ``harbor_<name>``.
 
-    ``parse`` turns text into the value; its ``ValueError`` says what was expected.
+    ``parse`` turns text into the value; its ``ValueError`` says what was expected. A
+    named tuple, as a dataclass takes a millisecond of every pytest session to make.
     """
 
     name: str
@@ -316,6 +314,9 @@ def resolve(config: pytest.Config) -> Settings:
     Raises:
         pytest.UsageError: a value cannot be used; names the option or ini key.
     """
+    from pytest_harbor.errors import SettingsError
+    from pytest_harbor.settings import Settings
+
     value: Any
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
@@ -329,11 +330,11 @@ def resolve(config: pytest.Config) -> Settings:
             raise pytest.UsageError(
                 f"{origin}: expected {error}, got {given!r}"
             ) from None
-        if option.name in {"results", "prompt-template"}:
-            value = base / value
+        if option.name == "prompt-template":
+            value = _absolute(base / value)
         values[option.setting] = value
         origins[option.setting] = origin
-    values.setdefault("results", config.rootpath / Settings.results)
+    values["results"] = results_folder(config)
     if values.get("validate"):
         if "agents" in values:
             raise pytest.UsageError(
@@ -367,8 +368,19 @@ def _with_origin(message: str, origins: dict[str, str]) -> str:
     return message.replace(name, origins[name], 1) if name in origins else message
 
 
-def chosen_on_command_line(config: pytest.Config, names: Sequence[str]) -> bool:
-    """True when one of these options was typed."""
-    return any(
-        config.getoption("harbor_" + name, default=None) is not None for name in names
-    )
+def any_given(config: pytest.Config) -> bool:
+    """True when an option was typed or an ini key set."""
+    return any(_given(config, option)[0] is not None for option in OPTIONS)
+
+
+def results_folder(config: pytest.Config) -> Path:
+    """The folder of the run folders, known without resolving everything else."""
+    option = next(option for option in OPTIONS if option.name == "results")
+    given, _, base = _given(config, option)
+    if given is None:
+        return config.rootpath / DEFAULT_RESULTS
+    return _absolute(base / str(given))
+
+
+def _absolute(path: Path) -> Path:
+    return Path(os.path.abspath(path))  # noqa: PTH100 - links stay as they were named

@@ -73,19 +73,21 @@ def run(request: Request) -> EpisodeResult:
     except HarborError as error:
         sessions.of(item.config).record_broken(item, request.task.id, error.message)
         raise
-    item.stash[_RUN] = finished
     _report(item, finished)
     verdict = finished.verdict
     if verdict.outcome == "skipped":
         raise skip_at_item(verdict.message)
     if verdict.outcome == "error":
         _fail(finished.text)
+    if isinstance(item, Episode):
+        item.stash[_RUN] = finished
     return finished.result
 
 
 def fail_by_verdict(item: pytest.Item) -> None:
     """The call of a collected item. Raises EpisodeFailed."""
     finished = item.stash[_RUN]
+    del item.stash[_RUN]  # items live as long as the session, results need not
     if finished.verdict.outcome == "failed":
         raise EpisodeFailed(junit.clean(finished.text), pytrace=False)
 

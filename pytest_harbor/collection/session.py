@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from pytest_harbor.collection import options
-from pytest_harbor.errors import SettingsError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,16 +35,16 @@ class HarborSession:
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
-        self.settings: Settings = options.resolve(config)
         inherited: dict[str, Any] = getattr(config, "workerinput", {}).get(
             _WORKER_INPUT, {}
         )
         self.worker: str = getattr(config, "workerinput", {}).get("workerid", "main")
         self.run_id: str = inherited.get("run_id") or new_run_id()
         self.owner: str = inherited.get("owner", "")
-        if "results" in inherited:
-            results = Path(inherited["results"])
-            self.settings = self.settings.with_changes(results=results)
+        given = inherited.get("results")
+        self.results = Path(given) if given else options.results_folder(config)
+        if options.any_given(config):
+            _ = self.settings  # a bad value is told at once
         self.tasks_seen = False
         self.needs: set[bool] = set()
         """Whether collected tasks need a container: True, False or both."""
@@ -54,6 +53,15 @@ class HarborSession:
         self.trouble: list[str] = []
         """What went wrong while cleaning up; told at the end."""
         self._below: dict[Path, bool] = {}
+
+    @cached_property
+    def settings(self) -> Settings:
+        """Resolved on first use: the defaults cost nobody anything.
+
+        Raises:
+            pytest.UsageError: a value cannot be used.
+        """
+        return options.resolve(self.config).with_changes(results=self.results)
 
     @property
     def is_worker(self) -> bool:
@@ -71,7 +79,7 @@ class HarborSession:
             _WORKER_INPUT: {
                 "run_id": self.run_id,
                 "owner": _own_name(),
-                "results": str(self.settings.results),
+                "results": str(self.results),
             }
         }
 
@@ -81,7 +89,7 @@ class HarborSession:
         from pytest_harbor.results.run_folder import RunFolder
 
         owner = self.owner or _own_name()
-        return RunFolder(self.settings.results, self.run_id, owner=owner)
+        return RunFolder(self.results, self.run_id, owner=owner)
 
     @cached_property
     def interrupts(self) -> TerminationAsInterrupt:
@@ -108,6 +116,14 @@ class HarborSession:
         """True when a part that is made on first use was made."""
         return part in self.__dict__
 
+    def holds_results(self, path: Path) -> bool:
+        """True for the results folder, and for a run in one that holds other things."""
+        if path.parent != self.results:
+            return path == self.results
+        from pytest_harbor.results.run_folder import LATEST, RUN_NAME
+
+        return path.name == LATEST or RUN_NAME.fullmatch(path.name) is not None
+
     def is_below_named(self, session: pytest.Session, path: Path) -> bool:
         """True when ``path`` is, or lies in, what pytest was asked to collect."""
         known = self._below.get(path)
@@ -124,6 +140,7 @@ class HarborSession:
         Raises:
             pytest.UsageError: lists the known ones.
         """
+        from pytest_harbor.errors import SettingsError
         from pytest_harbor.sandboxes.choose import check_known
 
         try:

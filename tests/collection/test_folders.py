@@ -223,7 +223,7 @@ def test_a_broken_task_does_not_stop_the_others(project: Project, workers: str) 
     result = project.run_apart("datasets", "-n", workers)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.assert_outcomes(passed=1, errors=2)
-    result.stdout.fnmatch_lines(
+    result.stdout.fnmatch_lines_random(
         ["*task.toml*not valid TOML*", "*instruction.md*is missing*"]
     )
     result.stdout.fnmatch_lines(["ERROR datasets/a-broken/task.toml::a-broken - *"])
@@ -349,6 +349,14 @@ def test_results_of_earlier_runs_are_not_collected(project: Project) -> None:
     project.file("results/old/test_planted.py", "raise RuntimeError")
     write_task(project.path / "results/old/planted")
     assert project.ids("--harbor-results=results") == [
+        "datasets/x/task.toml::x[oracle]"
+    ]
+
+
+def test_runs_beside_other_things_are_not_collected(project: Project) -> None:
+    project.task("x")
+    write_task(project.path / "20260101-000000-abcdef/planted")
+    assert project.ids("--harbor-results=datasets/..") == [
         "datasets/x/task.toml::x[oracle]"
     ]
 

@@ -394,7 +394,10 @@ def test_interrupts_clean_up(
     result.stdout.fnmatch_lines(["started, not finished: *"])
 
 
-def test_a_killed_worker_fails_its_item_and_is_swept(project: Project) -> None:
+def test_a_killed_worker_fails_its_item_and_is_swept(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)  # of these tests' own
     project.file(
         "my_agents.py",
         "import os\n"
@@ -404,10 +407,34 @@ def test_a_killed_worker_fails_its_item_and_is_swept(project: Project) -> None:
         "        os.kill(os.getpid(), 9)\n",
     )
     project.task("t")
+    project.file(
+        "conftest.py",
+        """
+import os
+from pytest_harbor.sandboxes.local.provider import LocalProvider
+class Special(LocalProvider):
+    name = "special"
+    async def sweep(self):
+        with open("swept", "a") as file:
+            file.write(os.environ.get("PYTEST_XDIST_WORKER", "controller") + "\\n")
+        return 0
+def pytest_harbor_sandbox_providers(config):
+    return {"special": Special}
+""",
+    )
     result = project.run_apart(
-        "datasets", "-opythonpath=.", "--harbor-agent=my_agents:Dies", "-n1"
+        "datasets",
+        "-opythonpath=.",
+        "--harbor-agent=my_agents:Dies",
+        "--harbor-sandbox=special",
+        "-n1",
     )
     result.assert_outcomes(failed=1)
+    swept = (project.path / "swept").read_text().splitlines()
+    # The worker at its start; the controller when its provider is made, and then
+    # once more for the crash.
+    assert swept[0] == "gw0"
+    assert swept[-1] == "controller"
     result.stdout.fnmatch_lines(["*worker 'gw0' crashed while running*"])
     result.stdout.fnmatch_lines(["started, not finished: *::t*"])
     assert "trouble" not in str(result.stdout)
