@@ -135,14 +135,13 @@ class Watcher:
         self._supervisor = 0
         self._since = 0
 
-    def run(self, command: Command, namespaces: int, descriptors: list[int]) -> None:
-        """Join, start, wait, report. The last thing this process does.
+    def run(self, command: Command, descriptors: list[int]) -> None:
+        """Start, wait, report. This process has joined the sandbox already.
 
         ``descriptors`` are standard input and, if there is one, the log.
         """
         stdin, *log = descriptors
         output = Output(log[0] if log else None)
-        joined.enter(self._init_pidfd, namespaces)
         try:
             account = joined.find_account(command.user)
         except joined.NoSuchUser as error:
@@ -243,7 +242,10 @@ class Watcher:
             tree += processes.descendants(now, self._init_pid)
         else:
             tree += self._orphans_in_place(now)
-        return [process for process in tree if process.start_ticks >= self._since]
+        # A clock tick is 10 ms, in which an earlier command may have left something;
+        # process IDs tell the order within it.
+        start = (self._since, self._supervisor)
+        return [one for one in tree if (one.start_ticks, one.pid) >= start]
 
     def _orphans_in_place(
         self, now: dict[int, processes.Process]

@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 from pytest_harbor.sandboxes.local.broker import (
     command,
@@ -52,6 +53,19 @@ class Place:
     is_ready: bool = False
     is_stopping: bool = False
     jobs: set[int] = field(default_factory=set)
+    spare: Spare | None = None
+
+
+@dataclass
+class Spare:
+    """A process that has joined a sandbox and waits for the next command.
+
+    Forking and joining take half the time of a short command; this way they are done
+    while nobody waits.
+    """
+
+    pid: int
+    line: socket.socket
 
 
 @dataclass
@@ -60,7 +74,6 @@ class Job:
 
     channel: socket.socket
     place: str
-    is_file_job: bool
 
 
 class Broker:
@@ -130,7 +143,7 @@ class Broker:
         elif message["op"] == "settle":
             self._settle(message, channel)
         else:
-            self._fork_job(message, channel, descriptors[1:])
+            self._run_job(message, channel, descriptors[1:])
 
     # Places
 
@@ -177,6 +190,7 @@ class Broker:
         self._await_holder(place.init_pid)
         place.is_ready = True
         _reply(place.channel, {"pid": place.init_pid, "tools": last.split()[1:]})
+        self._make_spare(place)
 
     def _await_holder(self, pid: int) -> None:
         """Wait until PID 1 is the sleeping program, which needs no file any more."""
@@ -213,56 +227,80 @@ class Broker:
 
     # Jobs
 
-    def _fork_job(
+    def _run_job(
         self, message: wire.Message, channel: socket.socket, descriptors: list[int]
     ) -> None:
         place = self._places.get(message["place"])
         if place is None or not place.is_ready or place.is_stopping:
             _reply(channel, {"lost": "it has ended"})
             channel.close()
-            for descriptor in descriptors:
-                os.close(descriptor)
-            return
-        pid = os.fork()
-        if pid == 0:
-            self._work(message, place, channel, descriptors)
-        for descriptor in descriptors:
-            os.close(descriptor)
-        is_file_job = message["op"] != "exec"
-        self._jobs[pid] = Job(channel, message["place"], is_file_job)
-        place.jobs.add(pid)
-        if is_file_job:
-            # Nobody waits for the result any more: the process would go on alone.
+        elif message["op"] == "exec":
+            pid = self._use_spare(place, message, channel, descriptors)
+            self._jobs[pid] = Job(channel, message["place"])
+            self._make_spare(place)
+        else:
+            pid = os.fork()
+            if pid == 0:
+                _work_on_files(message, place, channel, descriptors)
+            self._jobs[pid] = Job(channel, message["place"])
+            place.jobs.add(pid)
+            # When nobody waits for the result any more, it need not go on.
             self._watch(
                 channel.fileno(), 0, lambda: processes.send(pid, signal.SIGKILL)
             )
+        for descriptor in descriptors:
+            os.close(descriptor)
 
-    def _work(
+    def _use_spare(
         self,
-        message: wire.Message,
         place: Place,
+        message: wire.Message,
         channel: socket.socket,
         descriptors: list[int],
-    ) -> None:
+    ) -> int:
+        while True:
+            spare = place.spare or self._make_spare(place)
+            place.spare = None
+            try:
+                with spare.line:
+                    wire.send(spare.line, message, [channel.fileno(), *descriptors])
+            except OSError:
+                continue  # it was killed while it waited
+            return spare.pid
+
+    def _make_spare(self, place: Place) -> Spare:
+        ours, theirs = wire.channel()
+        pid = os.fork()
+        if pid == 0:
+            self._wait_for_command(place, theirs)
+        theirs.close()
+        place.jobs.add(pid)
+        place.spare = Spare(pid, ours)
+        return place.spare
+
+    def _wait_for_command(self, place: Place, line: socket.socket) -> NoReturn:
+        channel: socket.socket | None = None
         try:
-            keep = {0, 1, 2, channel.fileno(), *descriptors}
-            if message["op"] == "exec":
-                keep.add(self._proc)
+            keep = {0, 1, 2, line.fileno(), self._proc}
             if place.init_pidfd is not None:
                 keep.add(place.init_pidfd)
             command.prepare_child(keep)
-            if message["op"] == "exec":
+            problem = _enter(place, place.namespaces)
+            received = wire.receive(line)
+            line.close()
+            if received is not None:
+                message, descriptors = received
+                channel = socket.socket(fileno=descriptors[0])
                 watcher = command.Watcher(
                     channel, self._proc, place.init_pid, place.init_pidfd
                 )
-                request = command.Command.parse(message)
-                watcher.run(request, place.namespaces, descriptors)
-            else:
-                file_namespaces = kernel.CLONE_NEWNS | kernel.CLONE_NEWUSER
-                joined.enter(place.init_pidfd, place.namespaces & file_namespaces)
-                wire.send(channel, _move_files(message, descriptors))
+                if problem:
+                    _reply(channel, {"lost": problem})
+                else:
+                    watcher.run(command.Command.parse(message), descriptors[1:])
         except BaseException as error:  # noqa: BLE001  # a fork must never return
-            _reply(channel, {"lost": f"{type(error).__name__}: {error}"})
+            if channel is not None:
+                _reply(channel, {"lost": f"{type(error).__name__}: {error}"})
         finally:
             os._exit(0)
 
@@ -283,6 +321,7 @@ class Broker:
                 self._end_job(pid, job, status)
                 continue
             for key, place in list(self._places.items()):
+                place.jobs.discard(pid)
                 if place.bwrap == pid:
                     self._remove_place(key, place)
         for key, place in list(self._places.items()):
@@ -300,6 +339,8 @@ class Broker:
     def _remove_place(self, key: str, place: Place) -> None:
         del self._places[key]
         self._forget(place.channel.fileno())
+        if place.spare is not None:
+            place.spare.line.close()
         if place.bwrap:
             if not place.is_ready:
                 self._hear_the_rest(place)
@@ -319,6 +360,38 @@ class Broker:
                 place.text = (place.text + data)[-_MAX_SAID_BYTES:]
         except BlockingIOError:
             return
+
+
+def _enter(place: Place, namespaces: int) -> str:
+    """Join a sandbox; returns why that failed, if it did."""
+    try:
+        joined.enter(place.init_pidfd, namespaces)
+    except OSError as error:
+        return str(error)
+    return ""
+
+
+def _work_on_files(
+    message: wire.Message,
+    place: Place,
+    channel: socket.socket,
+    descriptors: list[int],
+) -> NoReturn:
+    try:
+        keep = {0, 1, 2, channel.fileno(), *descriptors}
+        if place.init_pidfd is not None:
+            keep.add(place.init_pidfd)
+        command.prepare_child(keep)
+        # No PID namespace: the sandbox's /proc then has no entry for this process.
+        problem = _enter(
+            place, place.namespaces & (kernel.CLONE_NEWNS | kernel.CLONE_NEWUSER)
+        )
+        reply = {"lost": problem} if problem else _move_files(message, descriptors)
+        wire.send(channel, reply)
+    except BaseException as error:  # noqa: BLE001  # a fork must never return
+        _reply(channel, {"lost": f"{type(error).__name__}: {error}"})
+    finally:
+        os._exit(0)
 
 
 def _move_files(message: wire.Message, descriptors: list[int]) -> wire.Message:
