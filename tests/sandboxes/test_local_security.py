@@ -342,7 +342,7 @@ def test_sweep_removes_folders_of_dead_owners_only(bench, tmp_path, monkeypatch)
     from pytest_harbor.sandboxes.local import provider as module
     from pytest_harbor.sandboxes.owner import Owner
 
-    monkeypatch.setattr(module.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(module, "shelves", lambda: [tmp_path])
     now = Owner.current()
     dead = Owner(now.place, now.pid, now.start_ticks + 1)
     for name, owner in {"dead": dead, "alive": now}.items():

@@ -42,6 +42,8 @@ from pytest_harbor.settings import LocalMode
 DEFAULT_WORKDIR = "/app"
 FOLDER_PREFIX = "pytest-harbor-local-"
 _OWNER_FILE = "owner"
+_MEMORY = Path("/dev/shm")  # noqa: S108  # mkdtemp makes names that cannot be guessed
+_ROOM_BYTES = 256 * 1024**2
 _NOT_ENVIRONMENT = frozenset({"Dockerfile", "docker-compose.yaml"})
 _numbers = itertools.count(1)
 
@@ -109,7 +111,8 @@ class LocalProvider(Provider):
 
     def _prepare(self, bwrap: probing.Bwrap | None) -> None:
         with self._lock:
-            folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX)).resolve()
+            shelf = shelves()[0]
+            folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX, dir=shelf)).resolve()
             (folder / _OWNER_FILE).write_text(str(Owner.current()))
             land = None if bwrap is None else _make_userland(bwrap, folder)
             previous, self._ready = (
@@ -346,10 +349,25 @@ def _how_to_enter(pid: int, rootless: bool, own_network: bool) -> str:
     return f"nsenter -t {pid} {options} /bin/sh   (to remove it: kill -9 {pid})"
 
 
+def shelves() -> list[Path]:
+    """Where temporary folders may lie, the best first.
+
+    The copy of /etc has some thousand small files; in memory they take a tenth of
+    the time to write and to remove.
+    """
+    found = [Path(tempfile.gettempdir())]
+    if os.access(_MEMORY, os.W_OK | os.X_OK):
+        facts = os.statvfs(_MEMORY)
+        has_room = facts.f_bavail * facts.f_frsize >= _ROOM_BYTES
+        found.insert(0 if has_room else 1, _MEMORY)
+    return found
+
+
 def sweep_folders() -> int:
     """Remove the temporary folders of dead owners."""
     removed = 0
-    for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}*"):
+    folders = [shelf.glob(f"{FOLDER_PREFIX}*") for shelf in shelves()]
+    for folder in itertools.chain.from_iterable(folders):
         facts = folder.lstat()
         if folder.is_symlink() or facts.st_uid != os.geteuid():
             continue
