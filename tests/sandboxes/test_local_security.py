@@ -16,7 +16,7 @@ import pytest
 from sandboxes.conformance import Bench
 
 import pytest_harbor
-from pytest_harbor.errors import UnsupportedByProvider
+from pytest_harbor.errors import SandboxUnavailable, UnsupportedByProvider
 from pytest_harbor.sandboxes.api import EnvironmentSpec, Upload
 from pytest_harbor.sandboxes.local.broker.kernel import KEPT_CAPABILITIES
 from pytest_harbor.sandboxes.local.provider import LocalProvider
@@ -370,12 +370,53 @@ def test_closing_the_provider_ends_everything(tmp_path):
         processes = _processes_below(ready.broker._process.pid)
         await provider.aclose()
         await provider.aclose()
+        with pytest.raises(SandboxUnavailable, match="closed"):
+            await provider.start(EnvironmentSpec(), name="t", labels={})
         return processes, ready.folder
 
     processes, folder = anyio.run(main)
     assert len(processes) >= 4
     assert not [pid for pid in processes if _is_alive(pid)]
     assert not folder.exists()
+
+
+def test_nothing_grows_with_the_number_of_sandboxes(bench):
+    async def episodes(number):  # noqa: ASYNC240  # /proc does not block
+        for _ in range(number):
+            sandbox = await bench.start()
+            await sandbox.exec("true")
+            process = await sandbox.spawn("true")
+            await process.wait()
+            await sandbox.stop()
+        broker = bench.provider._ready.broker._process.pid
+        return [
+            len(bench.provider._sandboxes),
+            len(list(Path("/proc/self/fd").iterdir())),
+            len(list(Path(f"/proc/{broker}/fd").iterdir())),
+        ]
+
+    before = bench.portal.call(episodes, 2)
+    after = bench.portal.call(episodes, 10)
+    # The broker may have one or two ended processes still to collect.
+    assert all(now <= then + 2 for now, then in zip(after, before, strict=True))
+
+
+def test_probing_twice_at_once_is_probing_once():
+    async def main():
+        provider = LocalProvider()
+        found = []
+
+        async def probe():
+            found.append(await provider.probe())
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(probe)
+            tasks.start_soon(probe)
+        await provider.aclose()
+        return found
+
+    first, second = anyio.run(main)
+    assert first is second
 
 
 def test_upload_does_not_follow_links_into_our_own_descriptors(fresh_box, bench, run):

@@ -8,7 +8,6 @@ import pwd
 import shutil
 import socket
 import tempfile
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -65,15 +64,16 @@ class LocalProvider(Provider):
 
     def __init__(self, *, mode: LocalMode = "auto") -> None:
         self._mode = mode
-        self._lock = threading.Lock()
+        self._probing = anyio.Lock()
         self._ready: _Ready | None = None
         self._found: Capabilities | None = None
-        self._sandboxes: dict[str, LocalSandbox] = {}
+        self._sandboxes: list[LocalSandbox] = []
 
     async def probe(self) -> Capabilities:
-        if self._found is None:
-            self._found = await self._probe()
-        return self._found
+        async with self._probing:
+            if self._found is None:
+                self._found = await self._probe()
+            return self._found
 
     async def _probe(self) -> Capabilities:
         if self._mode == "in-place":
@@ -110,15 +110,12 @@ class LocalProvider(Provider):
         return probing.namespace_capabilities(bwrap)
 
     def _prepare(self, bwrap: probing.Bwrap | None) -> None:
-        with self._lock:
-            shelf = shelves()[0]
-            folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX, dir=shelf)).resolve()
-            (folder / _OWNER_FILE).write_text(str(Owner.current()))
-            land = None if bwrap is None else _make_userland(bwrap, folder)
-            previous, self._ready = (
-                self._ready,
-                _Ready(folder, BrokerClient(folder), land),
-            )
+        shelf = shelves()[0]
+        folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX, dir=shelf)).resolve()
+        (folder / _OWNER_FILE).write_text(str(Owner.current()))
+        land = None if bwrap is None else _make_userland(bwrap, folder)
+        previous = self._ready
+        self._ready = _Ready(folder, BrokerClient(folder), land)
         if previous is not None:
             previous.broker.close()
             _remove_folder(previous.folder)
@@ -149,6 +146,8 @@ class LocalProvider(Provider):
         found = await self.probe()
         if not found.available:
             raise SandboxUnavailable(found.reason)
+        if self._ready is None:
+            raise SandboxUnavailable("this local provider was closed")
         self.check(spec, ())
         ground = await self._take_ground(spec) if self._is_in_place else None
         try:
@@ -218,7 +217,7 @@ class LocalProvider(Provider):
             one_uid=False,
         )
         sandbox = inplace.InPlaceSandbox(ready.broker, channel, facts, spec.user)
-        self._sandboxes[identity] = sandbox
+        self._remember(sandbox)
         return sandbox
 
     async def _start_namespaces(
@@ -257,8 +256,12 @@ class LocalProvider(Provider):
             one_uid=land.rootless,
         )
         sandbox = LocalSandbox(ready.broker, channel, facts, spec.user)
-        self._sandboxes[identity] = sandbox
+        self._remember(sandbox)
         return sandbox
+
+    def _remember(self, sandbox: LocalSandbox) -> None:
+        running = [known for known in self._sandboxes if not known.is_stopped]
+        self._sandboxes = [*running, sandbox]
 
     async def sweep(self) -> int:
         removed = await anyio.to_thread.run_sync(sweep_folders)
@@ -266,9 +269,9 @@ class LocalProvider(Provider):
 
     async def aclose(self) -> None:
         with anyio.CancelScope(shield=True):
-            for sandbox in list(self._sandboxes.values()):
+            for sandbox in self._sandboxes:
                 await sandbox.stop()
-            self._sandboxes.clear()
+            self._sandboxes = []
             ready, self._ready = self._ready, None
             if ready is not None:
                 await ready.broker.aclose()

@@ -305,6 +305,11 @@ class LocalSandbox(Sandbox):
                 for process in self._spawned:
                     process.close()
 
+    @property
+    def is_stopped(self) -> bool:
+        """True once :meth:`stop` was called."""
+        return self._life.is_over
+
     def how_to_enter(self) -> str:
         return self._facts.enter
 
