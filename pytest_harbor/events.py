@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 EventKind: TypeAlias = Literal[
     "episode_started",
@@ -19,7 +19,10 @@ EventKind: TypeAlias = Literal[
     "episode_ended",  # data: the EpisodeResult as plain data
 ]
 
-Json: TypeAlias = "str | int | float | bool | list[Json] | dict[str, Json] | None"
+if TYPE_CHECKING:
+    Json: TypeAlias = "str | int | float | bool | list[Json] | dict[str, Json] | None"
+else:
+    Json = Any  # pydantic cannot follow an alias that contains itself
 
 
 @dataclass(frozen=True)

@@ -157,6 +157,9 @@ class ScriptedSandbox(Sandbox):
         self._maybe_fail("stop")
         self.is_up = False
 
+    async def keep(self) -> None:
+        self._maybe_fail("keep")
+
     def how_to_enter(self) -> str:
         return f"enter {self.id}"
 

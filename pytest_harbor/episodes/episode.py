@@ -303,7 +303,9 @@ class _Episode:
     async def _clean_up(self, this: Try, sandboxes: SandboxSet) -> None:
         started = time.monotonic()
         if self._keeps(this):
-            this.kept = tuple(sandboxes.keep())
+            ways, problems = await sandboxes.keep()
+            this.kept = tuple(ways)
+            this.warnings += problems
         this.warnings += await sandboxes.stop()
         this.cleanup_seconds = time.monotonic() - started
 

@@ -10,6 +10,7 @@ import anyio
 
 from pytest_harbor.agents.python_agent import describe
 from pytest_harbor.errors import SandboxError
+from pytest_harbor.errors import SandboxError
 from pytest_harbor.sandboxes.api import EnvironmentSpec, Provider, Sandbox
 
 TASK_LABEL = "pytest-harbor.task"
@@ -63,11 +64,23 @@ class SandboxSet:
                     )
         return problems
 
-    def keep(self) -> Sequence[str]:
-        """Leave all of them up; returns how to enter each."""
-        ways = [sandbox.how_to_enter() for sandbox in self._up]
-        self._up.clear()
-        return ways
+    async def keep(self) -> tuple[Sequence[str], Sequence[str]]:
+        """Leave up what can be; returns how to enter each, and what went wrong.
+
+        What cannot be kept stays in the set and is ended with it.
+        """
+        ways: list[str] = []
+        problems: list[str] = []
+        with anyio.CancelScope(shield=True):
+            for sandbox in tuple(self._up):
+                try:
+                    await sandbox.keep()
+                except SandboxError as error:
+                    problems.append(f"not kept: {error}")
+                    continue
+                self._up.remove(sandbox)
+                ways.append(sandbox.how_to_enter())
+        return ways, problems
 
 
 def _sandbox_name(task_id: str, role: str) -> str:

@@ -22,6 +22,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Literal, TypeAlias
 
+from pytest_harbor.errors import UnsupportedByProvider
+
 NetworkMode: TypeAlias = Literal["public", "no-network", "allowlist"]
 User: TypeAlias = str | int
 """A user name, a uid, or (Docker only) ``name:group``."""
@@ -152,7 +154,7 @@ class Downloaded:
     """What came of a :class:`Download`.
 
     ``dropped`` lists members that were left out because they could reach outside
-    (links out, devices, FIFOs, names with ``..``), each with the reason.
+    (links out, devices, FIFOs, names with ``..``): ``path below source: reason``.
     """
 
     source: str
@@ -276,6 +278,20 @@ class Sandbox(ABC):
     @abstractmethod
     def how_to_enter(self) -> str:
         """The command that opens a shell in it, and how to remove it."""
+
+    async def keep(self) -> None:
+        """Leave it up for a person: neither ``aclose`` nor a sweep removes it any more.
+
+        ``id`` may change with it.
+
+        Raises:
+            UnsupportedByProvider: it cannot outlive the session.
+            SandboxLost: the sandbox died.
+        """
+        raise UnsupportedByProvider(
+            f"a {self.provider} sandbox ends with the session and cannot be kept; "
+            "use --harbor-sandbox docker to look around in one"
+        )
 
     async def set_default_user(self, user: User | None) -> None:
         """Make ``user`` the default of :meth:`exec` (spec 15). Raises SandboxLost."""

@@ -149,6 +149,9 @@ class _Unpacking:
     def drop(self, name: str, why: str) -> None:
         self.dropped.append(f"{name}: {why}")
 
+    def drop_link(self, path: Path, why: str) -> None:
+        self.drop(str(path.relative_to(self.target)), why)
+
 
 class _CapPassed(Exception):
     """Internal: the stream brings more than the limits allow."""
@@ -209,9 +212,9 @@ def _unpack_member(
         _unpack_root(tar, member, work)
         return
     _count(member, work)
-    path = work.target.joinpath(*inner)
+    member.name = "/".join(inner)
     try:
-        _unpack_inner(tar, member, path, work)
+        _unpack_inner(tar, member, work.target.joinpath(*inner), work)
     except OSError as error:
         if error.errno in _NAME_ERRORS:
             work.drop(member.name, error.strerror or "bad name")
@@ -324,26 +327,26 @@ def _make_links(work: _Unpacking) -> None:
     made: list[Path] = []
     for path, link in work.links:
         if link.startswith("/") or "\0" in link:
-            work.drop(path.name, f"link out: {link}")
+            work.drop_link(path, f"link out: {link}")
             continue
         if (
             path.is_symlink()
             or path.exists()
             or not _real_parents(path.parent, work.target)
         ):
-            work.drop(path.name, "something else is in its place")
+            work.drop_link(path, "something else is in its place")
             continue
         try:
             path.symlink_to(link)
         except OSError as error:
-            work.drop(path.name, error.strerror or "bad link")
+            work.drop_link(path, error.strerror or "bad link")
             continue
         made.append(path)
     top = os.path.realpath(work.target)
     for path in made:
         real = os.path.realpath(path)
         if real != top and not real.startswith(top + os.sep):
-            work.drop(path.name, f"link out: {path.readlink()}")
+            work.drop_link(path, f"link out: {path.readlink()}")
             path.unlink()
 
 

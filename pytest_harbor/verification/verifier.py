@@ -102,12 +102,10 @@ async def verify(
     warnings = list(inputs.placement.warnings)
     warnings += await _fill(sandbox, plan, inputs, keep_tests=brings_tests)
     result = await _run_script(sandbox, plan, inputs.env, logs / "verifier")
-    dropped, more = await fetch_logs(sandbox, logs, with_agent=plan.mode == "shared")
+    lost, more = await fetch_logs(sandbox, logs, with_agent=plan.mode == "shared")
     warnings += more
     folder = logs / "verifier"
-    reading = read_rewards(
-        folder, reward_key=inputs.reward_key, dropped=dropped_rewards(dropped)
-    )
+    reading = read_rewards(folder, reward_key=inputs.reward_key, dropped=lost)
     return Verification(
         reading=_explained(reading, plan, result),
         tests_from="image" if brings_tests else "folder",
@@ -200,10 +198,10 @@ async def _run_script(
 
 async def fetch_logs(
     sandbox: Sandbox, logs: Path, *, with_agent: bool
-) -> tuple[tuple[str, ...], list[str]]:
+) -> tuple[frozenset[str], list[str]]:
     """Bring ``/logs/verifier``, and ``/logs/agent`` if wanted, below ``logs`` at once.
 
-    Returns what was dropped on the way, and warnings. An agent that fills its log
+    Returns the reward files that were left out on the way, and warnings. An agent that fills its log
     folder beyond all measure only loses its own logs.
 
     Raises:
@@ -214,15 +212,17 @@ async def fetch_logs(
     verifier_only = Download(VERIFIER_LOGS, scratch / "verifier")
     await anyio.to_thread.run_sync(_remove, scratch)
     warnings: list[str] = []
+    below = "verifier/" if with_agent else ""
     [got] = await sandbox.download([everything if with_agent else verifier_only])
     if with_agent and got.status == "failed":
+        below = ""
         warnings.append(f"the agent's logs were not saved: {got.reason}")
         await anyio.to_thread.run_sync(_remove, scratch)
         [got] = await sandbox.download([verifier_only])
     if got.status == "failed":
         warnings.append(f"the verifier's logs are not complete: {got.reason}")
     warnings += await anyio.to_thread.run_sync(merge_logs, scratch, logs)
-    return got.dropped, warnings
+    return dropped_rewards(got.dropped, below), warnings
 
 
 def merge_logs(scratch: Path, logs: Path) -> list[str]:
@@ -252,13 +252,14 @@ def _remove(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def dropped_rewards(dropped: Sequence[str]) -> frozenset[str]:
-    """Names of reward files among what a transfer left out (``name: reason``)."""
-    names = {item.partition(": ")[0] for item in dropped}
+def dropped_rewards(dropped: Sequence[str], below: str) -> frozenset[str]:
+    """Names of reward files among what a transfer left out (``path: reason``).
+
+    ``below`` is where ``/logs/verifier`` lies in the transfer.
+    """
+    paths = {item.partition(": ")[0] for item in dropped}
     return frozenset(
-        name
-        for name in (JSON_NAME, TEXT_NAME)
-        if name in names or any(item.endswith(f"verifier/{name}") for item in names)
+        name for name in (JSON_NAME, TEXT_NAME) if f"{below}{name}" in paths
     )
 
 

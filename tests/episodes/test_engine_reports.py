@@ -17,7 +17,7 @@ from pytest_harbor.episodes.plain_data import (
     result_from_plain,
     result_to_plain,
 )
-from pytest_harbor.errors import AgentError, SandboxLost
+from pytest_harbor.errors import AgentError, SandboxLost, UnsupportedByProvider
 from pytest_harbor.events import Event
 from pytest_harbor.sandboxes.api import ExecResult
 from pytest_harbor.settings import Settings
@@ -115,6 +115,14 @@ def test_keep_keeps_both_sandboxes_of_a_separate_verification(
     task = write_task(tmp_path / "task", '[verifier]\nenvironment_mode = "separate"\n')
     result = run_scripted(task, keep="always")
     assert len(result.kept_sandboxes) == 2
+
+
+def test_what_cannot_be_kept_is_ended_and_said(tmp_path, scripted, run_scripted):
+    scripted.failures["keep"] = [UnsupportedByProvider("ends with the session")]
+    result = run_scripted(write_task(tmp_path / "task"), keep="always")
+    assert scripted.left_up == []
+    assert result.kept_sandboxes == ()
+    assert "not kept: ends with the session" in result.warnings
 
 
 def test_a_try_that_is_tried_again_keeps_nothing(tmp_path, scripted, run_scripted):

@@ -220,6 +220,17 @@ class TestUnpack:
         unpack(stream_of(*rows), "/x", target, exclude=[pattern])
         assert {str(p.relative_to(target)) for p in target.rglob("*")} == left
 
+    def test_what_was_dropped_is_named_by_its_path_below_the_source(self, tmp_path):
+        rows = [
+            ("x/sub", DIR, ""),
+            ("x/sub/out", SYM, "/etc/passwd"),
+            ("x/sub/pipe", tarfile.FIFOTYPE, ""),
+            ("x/sub/hard", HARD, "/etc/passwd"),
+        ]
+        result = unpack(stream_of(*rows), "/x", tmp_path / "t")
+        paths = {line.partition(": ")[0] for line in result.dropped}
+        assert paths == {"sub/out", "sub/pipe", "sub/hard"}
+
     def test_odd_names_are_kept_or_dropped_never_fatal(self, tmp_path):
         rows = [
             ("x/" + "n" * 300, REG, b""),

@@ -141,16 +141,18 @@ def test_inner_tests_come_along(provider, run):
 
 
 @pytest.mark.parametrize(
-    ("dropped", "names"),
+    ("dropped", "below", "names"),
     [
-        ((), set()),
-        (("reward.json: link out: /x",), {"reward.json"}),
-        (("logs/verifier/reward.txt: devices and FIFOs",), {"reward.txt"}),
-        (("logs/agent/x: link out", "my-reward.json: link out"), set()),
+        ((), "", set()),
+        (("reward.json: link out: /x",), "", {"reward.json"}),
+        (("verifier/reward.txt: devices and FIFOs",), "verifier/", {"reward.txt"}),
+        # The agent's own files of that name are not the verifier's.
+        (("agent/reward.json: link out: /x", "reward.txt: x"), "verifier/", set()),
+        (("sub/reward.json: link out", "my-reward.json: link out"), "", set()),
     ],
 )
-def test_dropped_rewards(dropped, names):
-    assert dropped_rewards(dropped) == names
+def test_dropped_rewards(dropped, below, names):
+    assert dropped_rewards(dropped, below) == names
 
 
 def test_windows_line_ends_of_the_script_that_ran(tests, tmp_path):

@@ -166,7 +166,8 @@ class _TrackingClient(docker.APIClient):
     def hang_up(self) -> None:
         """Make a read that goes on in another thread end; the daemon then stops too."""
         if self.response is not None:
-            with contextlib.suppress(OSError, ValueError):
+            # AttributeError: urllib3 before 2.3, where the thread ends with the build.
+            with contextlib.suppress(OSError, ValueError, AttributeError):
                 self.response.raw.shutdown()
 
 
