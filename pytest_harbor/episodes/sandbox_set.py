@@ -10,7 +10,6 @@ import anyio
 
 from pytest_harbor.agents.python_agent import describe
 from pytest_harbor.errors import SandboxError
-from pytest_harbor.errors import SandboxError
 from pytest_harbor.sandboxes.api import EnvironmentSpec, Provider, Sandbox
 
 TASK_LABEL = "pytest-harbor.task"

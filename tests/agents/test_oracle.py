@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import anyio
 import pytest
-from scripted_sandbox import ScriptedProvider, ScriptedSandbox
-from task_folders import write_steps_task, write_task
 
 from pytest_harbor.agents.api import AgentTurn
 from pytest_harbor.agents.oracle import OracleAgent, has_whole_solution, shortfall
@@ -14,6 +12,8 @@ from pytest_harbor.sandboxes.api import ExecResult
 from pytest_harbor.settings import Settings
 from pytest_harbor.tasks.folder.load import load_task
 from pytest_harbor.tasks.folder.plan import plan_episode
+from scripted_sandbox import ScriptedProvider, ScriptedSandbox
+from task_folders import write_steps_task, write_task
 
 
 def plan_of(folder):

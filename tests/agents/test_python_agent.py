@@ -6,13 +6,13 @@ import threading
 
 import anyio
 import pytest
-from scripted_sandbox import ScriptedProvider, ScriptedSandbox
 
 from pytest_harbor.agents.api import AgentResult, AgentTurn
 from pytest_harbor.agents.python_agent import close_agent, run_agent, set_up_agent
 from pytest_harbor.errors import AgentError, SandboxLost
 from pytest_harbor.sandboxes.api import Download, ExecResult, Upload
 from pytest_harbor.sandboxes.sync import SyncSandbox
+from scripted_sandbox import ScriptedProvider, ScriptedSandbox
 
 
 @pytest.fixture

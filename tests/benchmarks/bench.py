@@ -270,7 +270,6 @@ async def medians(
 def local(scale: Scale, scratch: Path) -> Iterator[Measure]:
     """The local sandbox against a bare container."""
     from docker_images import busybox_image
-
     from pytest_harbor.sandboxes.local.provider import LocalProvider
 
     folder, image = write_task(scratch / "local"), busybox_image()
@@ -336,7 +335,6 @@ def counted_requests() -> Iterator[list[str]]:
 def docker(scale: Scale, scratch: Path) -> Iterator[Measure]:
     """An episode in a container against a bare container, and its requests."""
     from docker_images import busybox_image
-
     from pytest_harbor.sandboxes.docker.provider import DockerProvider
 
     image = busybox_image()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+
 from task_folders import write_task
 
 if TYPE_CHECKING:

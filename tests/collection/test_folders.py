@@ -7,6 +7,7 @@ import random
 from typing import TYPE_CHECKING
 
 import pytest
+
 from task_folders import write_task
 
 if TYPE_CHECKING:

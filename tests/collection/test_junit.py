@@ -6,6 +6,7 @@ import xml.etree.ElementTree as ET
 from typing import TYPE_CHECKING
 
 import pytest
+
 from task_folders import write_steps_task
 
 if TYPE_CHECKING:

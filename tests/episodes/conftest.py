@@ -10,11 +10,11 @@ from typing import Any
 import anyio
 import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
-from episode_runs import run_folder
-from scripted_sandbox import ScriptedProvider
 
+from episode_runs import run_folder
 from pytest_harbor.episodes.result import EpisodeResult
 from pytest_harbor.sandboxes.local.provider import LocalProvider
+from scripted_sandbox import ScriptedProvider
 
 RunEpisode = Callable[..., EpisodeResult]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
-from episode_runs import run_folder
-from task_folders import write_steps_task, write_task
 
+from episode_runs import run_folder
 from pytest_harbor.sandboxes.docker.provider import DockerProvider
+from task_folders import write_steps_task, write_task
 
 pytestmark = pytest.mark.docker
 

@@ -8,8 +8,6 @@ from pathlib import Path
 import anyio
 import anyio.lowlevel
 import pytest
-from scripted_sandbox import OK, passing
-from task_folders import write_task
 
 from pytest_harbor.agents.nop import NopAgent
 from pytest_harbor.episodes.episode import run
@@ -25,6 +23,8 @@ from pytest_harbor.sandboxes.api import VERIFIER_TOOLS, Capabilities, ExecResult
 from pytest_harbor.settings import Settings
 from pytest_harbor.tasks.folder.load import load_task
 from pytest_harbor.tasks.folder.plan import plan_episode
+from scripted_sandbox import OK, passing
+from task_folders import write_task
 
 
 @pytest.fixture

@@ -6,8 +6,6 @@ import json
 
 import anyio
 import pytest
-from scripted_sandbox import OK, ScriptedProvider, passing
-from task_folders import write_steps_task, write_task
 
 from pytest_harbor.agents.api import AgentResult
 from pytest_harbor.agents.nop import NopAgent
@@ -23,6 +21,8 @@ from pytest_harbor.sandboxes.api import ExecResult
 from pytest_harbor.settings import Settings
 from pytest_harbor.tasks.folder.load import load_task
 from pytest_harbor.tasks.folder.plan import plan_episode
+from scripted_sandbox import OK, ScriptedProvider, passing
+from task_folders import write_steps_task, write_task
 
 PHASES = ("prepare", "agent", "collect", "verify")
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 
-from scripted_sandbox import OK, passing
-from task_folders import write_steps_task, write_task
-
 from pytest_harbor.agents.api import AgentResult
 from pytest_harbor.agents.nop import NopAgent
 from pytest_harbor.errors import SandboxLost, TransferFailed
 from pytest_harbor.sandboxes.api import ExecResult
+from scripted_sandbox import OK, passing
+from task_folders import write_steps_task, write_task
 
 SEPARATE = '[verifier]\nenvironment_mode = "separate"\n'
 

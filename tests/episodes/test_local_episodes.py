@@ -9,12 +9,12 @@ from pathlib import Path
 
 import anyio
 import pytest
-from episode_runs import run_folder
-from task_folders import write_steps_task, write_task
 
+from episode_runs import run_folder
 from pytest_harbor.episodes.plain_data import event_to_plain, result_to_plain
 from pytest_harbor.errors import SandboxStartFailed
 from pytest_harbor.sandboxes.api import Provider
+from task_folders import write_steps_task, write_task
 
 CHECK_ANSWER = (
     "if grep -qx 42 answer.txt; then echo 1; else echo 0; fi"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from sandboxes.conformance import CASES, Bench, case_id
 
 from pytest_harbor.sandboxes.api import EnvironmentSpec
 from pytest_harbor.sandboxes.docker.provider import DockerProvider
+from sandboxes.conformance import CASES, Bench, case_id
 
 pytestmark = pytest.mark.docker
 

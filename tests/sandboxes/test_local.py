@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 
 import pytest
-from sandboxes.conformance import CASES, Bench, case_id
 
 from pytest_harbor.sandboxes.api import EnvironmentSpec
 from pytest_harbor.sandboxes.local.provider import LocalProvider
+from sandboxes.conformance import CASES, Bench, case_id
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from task_folders import write_task
 
 from pytest_harbor.errors import Problem, TaskLoadError
 from pytest_harbor.tasks.folder.dataset import (
@@ -16,6 +15,7 @@ from pytest_harbor.tasks.folder.dataset import (
     load_dataset,
     override_problems,
 )
+from task_folders import write_task
 
 
 def write_dataset(root: Path, toml: str) -> Path:

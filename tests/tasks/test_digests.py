@@ -8,11 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from task_folders import write_task
 
 from pytest_harbor.tasks.folder.dataset import Dataset, load_dataset
 from pytest_harbor.tasks.folder.digest import task_digest
 from pytest_harbor.tasks.folder.load import load_task
+from task_folders import write_task
 
 
 def make(folder: Path) -> Path:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from task_folders import write_steps_task, write_task
 
 from pytest_harbor.errors import TaskLoadError
 from pytest_harbor.tasks.folder.load import load_task
+from task_folders import write_steps_task, write_task
 
 FILES = {
     "tests/a.pyc": "",

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from task_folders import PASSING_TEST, write_task
 
 from pytest_harbor.errors import Problem, TaskLoadError
 from pytest_harbor.tasks.folder.dataset import Dataset
 from pytest_harbor.tasks.folder.load import load_task
+from task_folders import PASSING_TEST, write_task
 
 STEP = '[[steps]]\nname = "build"\n'
 IMAGE = '[environment]\ndocker_image = "debian:12"\n'

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from task_folders import PASSING_TEST, write_steps_task, write_task
 
 from pytest_harbor.errors import TaskLoadError
 from pytest_harbor.tasks.folder.dataset import Dataset
 from pytest_harbor.tasks.folder.load import load_task
 from pytest_harbor.tasks.folder.model import TaskConfig
+from task_folders import PASSING_TEST, write_steps_task, write_task
 
 STEP = '[[steps]]\nname = "build"\n'
 IMAGE = '[environment]\ndocker_image = "debian:12"\n'

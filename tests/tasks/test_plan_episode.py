@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from pydantic import TypeAdapter
-from task_folders import PASSING_TEST, write_task
 
 from pytest_harbor.errors import SettingsError
 from pytest_harbor.settings import Settings
@@ -15,6 +14,7 @@ from pytest_harbor.tasks.folder.dataset import Dataset
 from pytest_harbor.tasks.folder.load import load_task
 from pytest_harbor.tasks.folder.plan import plan_episode
 from pytest_harbor.tasks.folder.plan_types import EpisodePlan
+from task_folders import PASSING_TEST, write_task
 
 IMAGE = '[environment]\ndocker_image = "debian:12"\n'
 STEP = '[[steps]]\nname = "a"\n'

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from task_folders import write_task
 
 from pytest_harbor.errors import Problem
 from pytest_harbor.settings import Settings
@@ -15,6 +14,7 @@ from pytest_harbor.tasks.folder.load import load_task
 from pytest_harbor.tasks.folder.plan import plan_episode
 from pytest_harbor.tasks.folder.plan_types import EpisodePlan
 from pytest_harbor.tasks.folder.seed import no_container, seed_problems
+from task_folders import write_task
 
 TWO_STEPS = '[[steps]]\nname = "a"\n[[steps]]\nname = "b"\n'
 FILES = {"steps/a/instruction.md": "", "steps/b/instruction.md": ""}

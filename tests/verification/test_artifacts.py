@@ -6,7 +6,6 @@ import json
 
 import anyio
 import pytest
-from scripted_sandbox import ScriptedProvider, ScriptedSandbox
 
 from pytest_harbor.tasks.folder.plan_types import ArtifactPlan
 from pytest_harbor.verification.artifacts import (
@@ -15,6 +14,7 @@ from pytest_harbor.verification.artifacts import (
     is_protected,
     place,
 )
+from scripted_sandbox import ScriptedProvider, ScriptedSandbox
 
 
 def entry(source, destination=None, **fields):

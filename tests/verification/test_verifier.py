@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import anyio
 import pytest
-from scripted_sandbox import OK, ScriptedProvider, ScriptedSandbox, passing
-from task_folders import write_task
 
 from pytest_harbor.errors import TransferFailed
 from pytest_harbor.sandboxes.api import ExecResult
@@ -18,6 +16,8 @@ from pytest_harbor.verification.verifier import (
     output_tail,
     verify,
 )
+from scripted_sandbox import OK, ScriptedProvider, ScriptedSandbox, passing
+from task_folders import write_task
 
 
 @pytest.fixture
