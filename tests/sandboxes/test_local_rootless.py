@@ -151,6 +151,8 @@ async def main():
         "for f in core_pattern hostname; do"
         " cat /proc/sys/kernel/$f > /proc/sys/kernel/$f && echo WRITTEN; done; true")
     print(done.stdout)
+    public = await provider.start(EnvironmentSpec(), name="t", labels={})
+    print((await public.exec("echo public")).output.strip())
     folder = provider._ready.folder
     print(folder.exists())
     await provider.aclose()
@@ -164,4 +166,4 @@ anyio.run(main)
     assert lines[4] == "0"
     assert lines[5] == "['00000000800405fb', '1']"
     assert "WRITTEN" not in done.stdout
-    assert lines[-2:] == ["True", "False"]
+    assert lines[-3:] == ["public", "True", "False"]

@@ -143,6 +143,21 @@ def test_kernel_settings_stay_so_in_namespaces_of_the_agents_own(shared_box, run
     assert "WRITTEN" not in result.stdout
 
 
+def test_public_network_is_the_hosts(bench, run):
+    def names(text):
+        return {line.split(":")[0].strip() for line in text.splitlines()[2:]}
+
+    async def start():
+        return await bench.start(network="public")
+
+    sandbox = bench.portal.call(start)
+    try:
+        inside = run(sandbox, ["cat", "/proc/net/dev"]).stdout
+    finally:
+        bench.portal.call(sandbox.stop)
+    assert names(inside) == names(Path("/proc/net/dev").read_text())
+
+
 def test_writes_do_not_reach_the_host(fresh_box, run):
     name = f"harbor-test-{os.getpid()}"
     result = run(
