@@ -256,11 +256,12 @@ class Sandbox(ABC):
     ) -> list[Downloaded]:
         """Copy files out. Nothing of it can reach outside its ``target``.
 
-        A missing or unreadable source is a result, not an error. setuid and
-        setgid bits, devices, FIFOs and links that leave the source are dropped.
+        A missing or unreadable source is a result, not an error, and so is one that
+        passes a cap of ``limits`` (``failed``, with the reason). setuid and setgid bits,
+        devices, FIFOs and links that leave the source are dropped.
 
         Raises:
-            TransferFailed: a cap of ``limits`` was passed, or the host cannot write.
+            TransferFailed: the host cannot write.
             SandboxLost: the sandbox died.
         """
 

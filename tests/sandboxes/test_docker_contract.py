@@ -18,20 +18,6 @@ def bench(docker_image):
         yield bench
 
 
-UNDECIDED = {
-    "agent_deletes_all_tools_and_files_still_move": "without a shell nothing can be "
-    "run: SandboxLost, where the case wants a result",
-    "download_stops_at_a_cap": "the sum depends on the order of the folder",
-}
-"""Cases that ask for more than the contract says."""
-
-
-def _case(case):
-    reason = UNDECIDED.get(case_id(case))
-    marks = [pytest.mark.xfail(reason=reason, strict=False)] if reason else []
-    return pytest.param(case, marks=marks, id=case_id(case))
-
-
-@pytest.mark.parametrize("case", [_case(case) for case in CASES])
+@pytest.mark.parametrize("case", CASES, ids=case_id)
 def test_contract(case, bench, tmp_path):
     bench.run(case, tmp_path)

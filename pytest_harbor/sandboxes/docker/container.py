@@ -40,6 +40,15 @@ from pytest_harbor.sandboxes.docker.sweep import KEPT_SUFFIX
 from pytest_harbor.sandboxes.output import CappedOutput
 
 _KILLED = 137
+_NO_PROGRAM = 127
+
+_SHELL_IS_GONE = (
+    "no such file or directory",
+    "executable file not found",
+    "permission denied",
+    "exec format error",
+)
+"""What container runtimes say of a program that is not there or cannot be started."""
 _CANNOT_EXECUTE = 126
 _NOT_FOUND = 404
 _POLL_SECONDS = 0.05
@@ -103,10 +112,10 @@ class DockerSandbox(Sandbox):
                     kill=self._kill,
                 )
             except DaemonError as error:
-                raise await self._refused(call, error) from error
+                return await self._never_ran(await self._refused(call, error), error)
         self._note_tools(output.stream)
         if ended.never_began:
-            raise await self._cannot_run(call, output.text())
+            return await self._never_ran(await self._cannot_run(call, output.text()))
         if ended.exit_code is None and not ended.timed_out:
             ended.exit_code = await self._exit_code(ended.exec_id)
         return output.result(
@@ -297,6 +306,20 @@ class DockerSandbox(Sandbox):
             raise await self._lost("it ended while a command ran")
         code = facts.get("ExitCode")
         return _KILLED if code is None else int(code)
+
+    async def _never_ran(
+        self, error: SandboxError, cause: DaemonError | None = None
+    ) -> ExecResult:
+        """The result of a command whose shell is gone; raises ``error`` otherwise.
+
+        Where commands ran before and the container is well, the agent has removed
+        the shell. That is a missing program as elsewhere, and no outage: nobody
+        can void a bad score by deleting ``/bin/sh``.
+        """
+        shell_is_gone = any(hint in str(error).lower() for hint in _SHELL_IS_GONE)
+        if self._tools is None or not shell_is_gone or not await self._is_there():
+            raise error from cause
+        return ExecResult(_NO_PROGRAM, "", f"{error}\n")
 
     async def _refused(self, call: execs.ExecCall, error: DaemonError) -> SandboxError:
         """The error for an exec that the daemon would not even start."""

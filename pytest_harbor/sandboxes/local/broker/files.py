@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pytest_harbor.sandboxes.local.broker import wire
-from pytest_harbor.sandboxes.transfer import _is_excluded as is_excluded
+from pytest_harbor.sandboxes.transfer import is_excluded
 
 DEEPEST = 200
 """Levels of folders that a download follows; each holds one descriptor."""
