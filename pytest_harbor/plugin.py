@@ -19,6 +19,7 @@ from pytest_harbor.collection.private import agent_is_ours
 
 if TYPE_CHECKING:
     from pytest_harbor.collection.step_reports import Status
+    from pytest_harbor.collection.step_tally import StepTally
 
 AGENT: Final = "harbor_agent"
 ATTEMPT: Final = "_harbor_attempt"
@@ -61,6 +62,7 @@ class _Session:
         self._state = sessions.HarborSession(config)
         config.stash[sessions.KEY] = self._state
         self._is_ready = False  # tasks were collected and can be run
+        self._tally: StepTally | None = None
 
     def pytest_unconfigure(self) -> None:
         self._state.close()
@@ -154,18 +156,17 @@ class _Session:
     ) -> step_reports.StepReport | None:
         return step_reports.from_serializable(data)
 
-    @pytest.hookimpl(trylast=True)
+    @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if not isinstance(report, step_reports.StepReport):
-            return
         if self._state.is_worker:
             return
-        from pytest_harbor.collection import junit_rows, progress
+        if self._tally is None:
+            if not isinstance(report, step_reports.StepReport):
+                return
+            from pytest_harbor.collection.step_tally import StepTally
 
-        if report.is_step:
-            junit_rows.write(report, self._config)
-        else:
-            progress.write(report, self._config)
+            self._tally = StepTally(self._config)
+        self._tally.meet(report)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self) -> None:

@@ -131,9 +131,28 @@ def collect_dataset(path: Path, parent: pytest.Collector) -> pytest.Collector | 
 
 
 def needs_container(task: Task) -> bool:
-    """Whether ``--harbor-sandbox auto`` means Docker for a task; looks at files only."""
-    return bool(
-        task.config.environment.docker_image or task.has_dockerfile or task.compose_file
+    """Whether ``--harbor-sandbox auto`` means Docker for a task; looks at files only.
+
+    As ``EpisodePlan.needs_container``, for the header, without a plan per task.
+    """
+    from pytest_harbor.tasks.folder.modes import (
+        builds_from_tests,
+        declared_mode,
+        verifier_environment,
+    )
+
+    config = task.config
+    if config.environment.docker_image or task.has_dockerfile or task.compose_file:
+        return True
+    return any(
+        declared_mode(config, step) == "separate"
+        and (
+            verifier_environment(config, step).config.docker_image
+            or builds_from_tests(
+                config, step, has_tests_dockerfile=task.has_tests_dockerfile
+            )
+        )
+        for step in config.steps or (None,)
     )
 
 

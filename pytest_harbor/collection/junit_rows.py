@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def write(report: StepReport, config: pytest.Config) -> None:
     """Write a finished step as a test case beside its episode's.
 
-    The step's time is taken off the episode's row, so that the sum is the time that passed.
+    Called before the writer closes the episode's row. The step's time is taken off the episode's row, so that the sum is the time that passed.
     """
     log = private.junit_log(config)
     if log is None or not config.getini(JUNIT_STEPS):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
 
 def junit_log(config: pytest.Config) -> Any | None:
@@ -38,6 +38,22 @@ def take_from_row(log: Any, report: pytest.TestReport, seconds: float) -> None:
         log.node_reporter(report).duration -= seconds
     except AttributeError:
         return
+
+
+def forget_reports(
+    config: pytest.Config, reports: Collection[pytest.TestReport]
+) -> None:
+    """Take reports out of the terminal's counts; where there are none, do nothing.
+
+    ``TerminalReporter.stats`` is what other plugins read, too; nothing promises it.
+    """
+    terminal = config.pluginmanager.getplugin("terminalreporter")
+    stats: dict[str, list[object]] = getattr(terminal, "stats", {})
+    gone = {id(report) for report in reports}
+    for category in list(stats):
+        stats[category][:] = [r for r in stats[category] if id(r) not in gone]
+        if not stats[category]:
+            del stats[category]
 
 
 def add_suite_property(log: Any, name: str, value: str) -> None:

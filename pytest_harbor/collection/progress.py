@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
@@ -11,15 +11,24 @@ from pytest_harbor.collection.step_reports import PROGRESS, StepReport, emit
 if TYPE_CHECKING:
     from pytest_harbor.events import Event
 
+PHASES: Final = frozenset({"agent", "verify"})
 
-def line(event: Event) -> str | None:
-    """The line for an event, or ``None`` for one that is not worth it."""
+
+def line(event: Event, *, has_steps: bool = False) -> str | None:
+    """The line for an event, or ``None`` for one that is not worth it.
+
+    With ``has_steps`` a report of its own tells how each turn ended, and turns are
+    worth a line from their preparation on, which may wait for a health check.
+    """
     where = event.step or ""
     data = event.data
     if event.kind == "sandbox_started":
         return f"sandbox {data.get('provider', '')} ready"
-    if event.kind == "phase_started" and event.phase in {"agent", "verify"}:
-        return f"{where}: {event.phase}"
+    if event.kind == "phase_started":
+        shown = PHASES | {"prepare"} if has_steps else PHASES
+        return f"{where}: {event.phase}" if event.phase in shown else None
+    if event.kind == "turn_ended" and has_steps:
+        return None
     if event.kind == "turn_ended" and data.get("reward") is not None:
         return f"{where}: reward {data['reward']:.2f}"
     if event.kind == "attempt_failed":
@@ -29,11 +38,11 @@ def line(event: Event) -> str | None:
     return None
 
 
-def show(item: pytest.Item, event: Event) -> None:
+def show(item: pytest.Item, event: Event, *, has_steps: bool = False) -> None:
     """Report an event of a running episode, where somebody asked to see them."""
     if item.config.get_verbosity() <= 0:
         return
-    text = line(event)
+    text = line(event, has_steps=has_steps)
     if text:
         emit(item, PROGRESS, {"line": text})
 

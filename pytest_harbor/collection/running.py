@@ -14,8 +14,8 @@ import pytest
 from pytest_harbor.collection import markers, progress
 from pytest_harbor.collection import session as sessions
 from pytest_harbor.collection.items import Episode, EpisodeFailed
+from pytest_harbor.collection.live_steps import LiveSteps
 from pytest_harbor.collection.private import skip_at_item
-from pytest_harbor.collection.step_reports import STEP, emit
 from pytest_harbor.errors import HarborError, SettingsError
 from pytest_harbor.results import junit
 from pytest_harbor.results.failure_text import failure_text
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from pytest_harbor.tasks.folder.task import Task
 
 DEFAULT_MIN_REWARD: Final = 1.0
-RUNS_STEPS = False
-"""Reports of steps are ready; the engine's part of multi-step tasks comes later."""
 _RUN: Final = pytest.StashKey["Run"]()
 
 
@@ -73,7 +71,7 @@ def run(request: Request) -> EpisodeResult:
     except HarborError as error:
         sessions.of(item.config).record_broken(item, request.task.id, error.message)
         raise
-    _report(item, finished)
+    item.ihook.pytest_harbor_episode_finished(result=finished.result, item=item)
     verdict = finished.verdict
     if verdict.outcome == "skipped":
         raise skip_at_item(verdict.message)
@@ -118,7 +116,7 @@ def _run(request: Request) -> Run:
     if request.settings.validate:
         _skip_unvalidated(plan)
     provider = session.providers.choose(
-        request.provider, needs_container=plan.environment.needs_container
+        request.provider, needs_container=plan.needs_container
     )
     must_miss = request.settings.validate and plan.agent == "nop"
     origin = Origin(
@@ -136,11 +134,16 @@ def _run(request: Request) -> Run:
         attempt=plan.attempt,
         sandbox=provider.name,
     )
-    result = _in_loop(session, request, plan, provider, logs)
+    steps = None
+    if plan.is_multi_step and isinstance(request.item, Episode):
+        steps = LiveSteps(request.item, plan, must_miss=must_miss)
+    result = _in_loop(session, request, plan, provider, logs, steps=steps)
     verdict = judge(result, threshold=origin.min_reward, must_miss=must_miss)
     if result.status == "unavailable" and request.settings.unavailable == "skip":
         verdict = replace(verdict, outcome="skipped")
     records.finished(result, verdict, origin=origin)
+    if steps is not None:
+        steps.settle(verdict.steps)
     root = request.item.config.rootpath
     request.item.user_properties += junit.properties(
         result, min_reward=origin.min_reward, root=root
@@ -149,15 +152,9 @@ def _run(request: Request) -> Run:
 
 
 def make_plan(request: Request) -> EpisodePlan:
-    """The plan of the item's episode.
-
-    Raises:
-        SettingsError: something is asked for that does not exist yet.
-    """
+    """The plan of the item's episode."""
     from pytest_harbor.tasks.folder.plan import plan_episode
 
-    if request.task.is_multi_step and not RUNS_STEPS:
-        raise SettingsError("multi-step tasks are not supported yet")
     return plan_episode(
         request.task,
         request.settings,
@@ -172,6 +169,8 @@ def _in_loop(
     plan: EpisodePlan,
     provider: Provider,
     logs: Path,
+    *,
+    steps: LiveSteps | None,
 ) -> EpisodeResult:
     """Run the engine in its loop and its events through the hooks, here."""
     from pytest_harbor.episodes.episode import run as run_engine
@@ -181,7 +180,9 @@ def _in_loop(
 
     def receive(event: Event) -> None:
         item.ihook.pytest_harbor_event(event=event, item=item)
-        progress.show(item, event)
+        if steps is not None:
+            steps.see(event)
+        progress.show(item, event, has_steps=steps is not None)
 
     session.interrupts.arm()
     call = partial(
@@ -195,7 +196,12 @@ def _in_loop(
         environ=dict(os.environ),
         debug=request.settings.debug,
     )
-    return session.bridge.run(call, inbox=inbox, receive=receive)
+    try:
+        return session.bridge.run(call, inbox=inbox, receive=receive)
+    except pytest.fail.Exception as error:  # the item's time limit, by a signal
+        if steps is not None:
+            steps.interrupted(str(error))
+        raise
 
 
 def _places(session: sessions.HarborSession, plan: EpisodePlan) -> tuple[Records, Path]:
@@ -221,24 +227,6 @@ def _skip_unvalidated(plan: EpisodePlan) -> None:
         return
     steps = f" for {', '.join(without)}" if plan.is_multi_step else ""
     raise skip_at_item(f"unvalidated: no solution/solve.sh or answer.md{steps}")
-
-
-def _report(item: pytest.Item, finished: Run) -> None:
-    """Hooks, and a report per step of a collected task with several."""
-    result = finished.result
-    item.ihook.pytest_harbor_episode_finished(result=result, item=item)
-    if not (result.is_multi_step and isinstance(item, Episode)):
-        return
-    for step in finished.verdict.steps:
-        data = {
-            "name": step.name,
-            "index": step.index,
-            "outcome": step.outcome,
-            "message": junit.clean(step.message),
-            "reward": step.reward,
-            "seconds": step.seconds or 0.0,
-        }
-        emit(item, STEP, data)
 
 
 def _fail(text: str) -> NoReturn:

@@ -1,4 +1,4 @@
-"""Reports of our own kind: finished steps, and lines of progress.
+"""Reports of our own kind: finished steps, steps taken back, and lines of progress.
 
 pytest's built-in subtests double times and failures in JUnit, swallow time limits and
 count twice for ``--maxfail``. A :class:`StepReport` looks like a passed phase without
@@ -8,12 +8,15 @@ to the controller like any report.
 
 from __future__ import annotations
 
+import textwrap
 from typing import Any, Final, TypeAlias
 
 import pytest
 
 STEP: Final = "step"
 PROGRESS: Final = "progress"
+RETRACTED: Final = "retracted"
+WHY_WIDTH: Final = 120
 _TYPE: Final = "PytestHarborStep"
 
 Status: TypeAlias = "tuple[str, str, str | tuple[str, dict[str, bool]]]"
@@ -23,14 +26,15 @@ class StepReport(pytest.TestReport):
     """A step that ended (``when`` is ``step``) or a line to show (``progress``).
 
     ``harbor`` holds plain data. Of a step: ``name``, ``index``, ``outcome`` (passed, failed, error or
-    skipped), ``message``, ``reward``, ``seconds``. Of progress: ``line``.
+    skipped), ``message``, ``reward``, ``seconds``. Of progress: ``line``. A ``retracted`` one says that
+    the steps reported of this item so far do not count: its episode is tried again.
     """
 
     harbor: dict[str, Any]
 
     @property
     def is_step(self) -> bool:
-        """True for a step, false for a line of progress."""
+        """True for a step that ended."""
         return str(self.when) == STEP
 
     @classmethod
@@ -103,5 +107,13 @@ def status(report: StepReport, config: pytest.Config) -> Status:
         return "", "", ""
     reward = "" if step["reward"] is None else f" reward={step['reward']:.2f}"
     colour = {"passed": "green", "failed": "red", "skipped": "yellow"}[counted]
-    word = f"SUB{outcome.upper()}[{step['name']}]{reward}"
+    word = f"SUB{outcome.upper()}[{step['name']}]{reward}{_why(step)}"
     return f"subtests {counted}", "u", (word, {colour: True})
+
+
+def _why(step: dict[str, Any]) -> str:
+    """The reason of a step that did not pass, on the line of its name."""
+    lines = step["message"].splitlines()
+    if step["outcome"] == "passed" or not lines:
+        return ""
+    return f" ({textwrap.shorten(lines[0], WHY_WIDTH, placeholder=' ...')})"

@@ -413,15 +413,3 @@ def test_collect_only_shows_the_tree_and_starts_nothing(project: Project) -> Non
     )
     assert "harbor: sandbox" not in str(result.stdout)
     assert not (project.path / ".pytest_harbor").exists()
-
-
-def test_multi_step_tasks_are_collected_and_say_that_they_wait(
-    project: Project,
-) -> None:
-    from task_folders import write_steps_task
-
-    write_steps_task(project.path / "datasets/steps", "one", "two")
-    result = project.run("datasets")
-    result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(["multi-step tasks are not supported yet"])
-    assert "During handling" not in str(result.stdout)

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from scratch_project import Project
 
 WITH_STEPS = """
-from pytest_harbor.collection import running
-running.RUNS_STEPS = True
 TOOK = []
 def pytest_runtest_logreport(report):
     TOOK.append(report.duration)
