@@ -1,0 +1,2 @@
+#!/bin/bash
+bash ask.sh brew 20

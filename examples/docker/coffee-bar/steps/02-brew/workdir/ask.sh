@@ -1,0 +1,4 @@
+#!/bin/bash
+# Gives the machine one order and prints its answer.
+echo "$*" > orders
+cat answers

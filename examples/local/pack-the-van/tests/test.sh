@@ -1,0 +1,3 @@
+#!/bin/bash
+# Grades both steps: neither brings tests of its own.
+python3 /tests/check.py
