@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from pytest_harbor.agents.api import AgentResult, AgentTurn
 from pytest_harbor.errors import AGENT_TIMEOUT, AgentError
-from pytest_harbor.sandboxes.api import Sandbox, Upload
+from pytest_harbor.sandboxes.api import Upload
 from pytest_harbor.tasks.folder.plan_types import EpisodePlan, TurnPlan
 
 SOLUTION_FOLDER: Final = "/solution"
@@ -22,28 +23,23 @@ class OracleAgent:
 
     name = "oracle"
 
-    async def place(self, sandbox: Sandbox, turn: TurnPlan) -> None:
-        """Put the turn's solution at ``/solution``, and nothing of an earlier turn.
+    def placement(self, turn: TurnPlan) -> tuple[Sequence[Upload], Sequence[str]]:
+        """The turn's solution on its way to ``/solution``, and what to empty first.
 
-        The first turn needs no emptying, which would cost a request of its own.
-
-        Raises:
-            TransferFailed, SandboxLost: an outage (spec 12.2).
+        Nothing of an earlier turn's solution may stay. The first turn has none, and
+        emptying would cost a request of its own.
         """
-        uploads = []
-        if turn.solution is not None:
-            executable = frozenset({"solve.sh"} if turn.has_solve_script else ())
-            uploads = [
-                Upload(
-                    turn.solution.path,
-                    SOLUTION_FOLDER,
-                    executable=executable,
-                    exclude=turn.solution.exclude,
-                )
-            ]
         empty = (SOLUTION_FOLDER,) if turn.index > 0 else ()
-        if uploads or empty:
-            await sandbox.upload(uploads, empty=empty)
+        if turn.solution is None:
+            return (), empty
+        executable = frozenset({"solve.sh"} if turn.has_solve_script else ())
+        solution = Upload(
+            turn.solution.path,
+            SOLUTION_FOLDER,
+            executable=executable,
+            exclude=turn.solution.exclude,
+        )
+        return (solution,), empty
 
     async def run(self, turn: AgentTurn) -> AgentResult:
         """Run the placed solution.

@@ -11,7 +11,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, cast, get_args
 
-from pytest_harbor.errors import AGENT_RUN_ERROR, AGENT_TIMEOUT, SettingsError
+from pytest_harbor.errors import (
+    AGENT_RUN_ERROR,
+    AGENT_SETUP_TIMEOUT,
+    AGENT_TIMEOUT,
+    SettingsError,
+)
 
 Action: TypeAlias = Literal["verify", "count_as_zero", "retry", "fail"]
 FailureClass: TypeAlias = Literal[
@@ -42,6 +47,8 @@ _CLASS_OF_STATUS: Final[Mapping[int, FailureClass]] = {
 _CLASS_OF_KIND: Final[Mapping[str, FailureClass]] = {
     AGENT_RUN_ERROR: "run",
     AGENT_TIMEOUT: "limit",
+    # The agent never began: its time went to installing or reaching something.
+    AGENT_SETUP_TIMEOUT: "transport",
     "agent_auth_error": "authentication",
     "agent_config_error": "configuration",
     "agent_rate_limited": "rate_limit",

@@ -34,8 +34,12 @@ class PreparationFailed(Exception):
         self.kind = kind
 
 
-async def clean_up(sandbox: Sandbox, scratch: Path) -> None:
-    """Remove the grading files of an earlier shared turn, and nothing else.
+GRADING_FOLDERS = (TESTS, VERIFIER_LOGS)
+"""What is emptied after a turn that was verified in the agent's sandbox (spec 12.1)."""
+
+
+async def remove_transcript(sandbox: Sandbox, scratch: Path) -> None:
+    """Remove the transcript of an earlier shared turn (spec 12.1).
 
     The agent could have put its own ``rm`` in the way, so we look from outside
     whether the transcript is gone. ``scratch`` is a host folder for that look.
@@ -43,7 +47,6 @@ async def clean_up(sandbox: Sandbox, scratch: Path) -> None:
     Raises:
         TransferFailed, SandboxLost: an outage.
     """
-    await sandbox.upload([], empty=(TESTS, VERIFIER_LOGS))
     await sandbox.exec(["rm", "-rf", "--", TRANSCRIPT], user=0, cwd="/")
     try:
         [left] = await sandbox.download([Download(TRANSCRIPT, scratch / "left")])

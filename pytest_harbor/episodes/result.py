@@ -145,6 +145,12 @@ class EpisodeResult:
         return self.status == "masked"
 
     @property
+    def response(self) -> str | None:
+        """Final message of the latest turn that got as far as running its agent."""
+        ran = [turn for turn in self.turns if "agent" in turn.durations]
+        return ran[-1].response if ran else None
+
+    @property
     def is_graded(self) -> bool:
         """True when ``reward`` is a score."""
         return self.status == "graded"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -18,9 +20,10 @@ from pytest_harbor.agents.python_agent import run_agent, set_up_agent
 from pytest_harbor.episodes.draft import TurnDraft
 from pytest_harbor.episodes.gates import gate_met
 from pytest_harbor.episodes.prepare import (
+    GRADING_FOLDERS,
     PreparationFailed,
-    clean_up,
     prepare_step,
+    remove_transcript,
     switch_user,
 )
 from pytest_harbor.episodes.reporter import Reporter
@@ -28,12 +31,15 @@ from pytest_harbor.episodes.result import TurnResult
 from pytest_harbor.episodes.sandbox_set import SandboxSet
 from pytest_harbor.episodes.seed import Seed
 from pytest_harbor.errors import (
+    AGENT_SETUP_TIMEOUT,
     AGENT_TIMEOUT,
     VERIFIER_ERROR,
     AgentError,
     SandboxError,
+    SandboxLost,
+    UnsupportedByProvider,
 )
-from pytest_harbor.sandboxes.api import Download, Sandbox, User
+from pytest_harbor.sandboxes.api import Download, Sandbox, Upload, User
 from pytest_harbor.tasks.folder.plan_types import EpisodePlan, TurnPlan
 from pytest_harbor.verification.artifacts import (
     FOLDER,
@@ -74,6 +80,8 @@ class Stage:
     agent_is_set_up: bool = False
     grading_files_left: bool = False
     """True after a turn that verified in the agent's sandbox (spec 12.1)."""
+    transcript_left: bool = True
+    """False when that turn is known to have left no transcript."""
     policy_says_retry: bool = False
 
     def draft(self, turn: TurnPlan) -> TurnDraft:
@@ -100,6 +108,9 @@ async def run_turn(stage: Stage, draft: TurnDraft) -> TurnResult:
     """
     try:
         return await _run_phases(stage, draft)
+    except UnsupportedByProvider as error:
+        # Refusing is for what never began. Here a user, say, cannot be switched to.
+        raise SandboxLost(str(error)) from error
     finally:
         with anyio.CancelScope(shield=True):
             await anyio.to_thread.run_sync(stage.seed.masker.folder, draft.logs)
@@ -137,17 +148,29 @@ def _agent_user(stage: Stage, turn: TurnPlan) -> User | None:
 
 async def _prepare(stage: Stage, draft: TurnDraft, user: User | None) -> None:
     sandbox, turn = stage.sandbox, draft.plan
-    if stage.grading_files_left:
-        await clean_up(sandbox, draft.logs / ".incoming")
-        stage.grading_files_left = False
+    await _clean_and_place(stage, draft)
     await switch_user(sandbox, user, stage.user_in_place)
     stage.user_in_place = user
+    await prepare_step(sandbox, turn, user, draft.logs / "agent")
+
+
+async def _clean_and_place(stage: Stage, draft: TurnDraft) -> None:
+    """Clean up after a shared turn and place the oracle's solution, in one transfer."""
+    uploads: Sequence[Upload] = ()
+    empty: list[str] = []
+    if stage.grading_files_left:
+        empty += GRADING_FOLDERS
     if isinstance(stage.agent, oracle.OracleAgent):
-        await stage.agent.place(sandbox, turn)
-        missing = oracle.shortfall(turn)
+        uploads, also_empty = stage.agent.placement(draft.plan)
+        empty += also_empty
+        missing = oracle.shortfall(draft.plan)
         if missing:
             draft.warn(missing)
-    await prepare_step(sandbox, turn, user, draft.logs / "agent")
+    if uploads or empty:
+        await stage.sandbox.upload(uploads, empty=empty)
+    if stage.grading_files_left and stage.transcript_left:
+        await remove_transcript(stage.sandbox, draft.logs / ".incoming")
+    stage.grading_files_left = False
 
 
 async def _run_agent(stage: Stage, draft: TurnDraft, user: User | None) -> Action:
@@ -169,9 +192,7 @@ async def _run_agent(stage: Stage, draft: TurnDraft, user: User | None) -> Actio
     failure: AgentError | None = None
     limit = None if budget is None else budget + BUDGET_SLACK_SECONDS
     try:
-        if not stage.agent_is_set_up:
-            await set_up_agent(stage.agent, stage.sandbox, logs)
-            stage.agent_is_set_up = True
+        await _set_up_agent(stage, logs)
         with anyio.move_on_after(limit) as scope:
             draft.agent = await run_agent(stage.agent, agent_turn)
         if scope.cancelled_caught:
@@ -183,6 +204,20 @@ async def _run_agent(stage: Stage, draft: TurnDraft, user: User | None) -> Actio
     if failure is None:
         return "verify"
     return _judge_failure(stage, draft, failure)
+
+
+async def _set_up_agent(stage: Stage, logs: Path) -> None:
+    """Let the agent prepare itself, once per try. Raises AgentError."""
+    if stage.agent_is_set_up:
+        return
+    limit = stage.plan.agent_setup_timeout_seconds
+    with anyio.move_on_after(limit) as scope:
+        await set_up_agent(stage.agent, stage.sandbox, logs)
+    if scope.cancelled_caught:
+        raise AgentError(
+            f"the agent's setup ran out of its {limit:g} s", AGENT_SETUP_TIMEOUT
+        )
+    stage.agent_is_set_up = True
 
 
 def _judge_failure(stage: Stage, draft: TurnDraft, failure: AgentError) -> Action:
@@ -206,12 +241,16 @@ async def _collect(stage: Stage, draft: TurnDraft) -> tuple[CollectedArtifact, .
         if hook.service != MAIN_SERVICE:
             draft.warn(f"collect hook of service {hook.service!r} was not run")
             continue
-        result = await sandbox.exec(
-            hook.command,
-            user=hook.user,
-            timeout_seconds=hook.timeout_seconds,
-            log=draft.logs / "agent" / COLLECT_LOG,
-        )
+        try:
+            result = await sandbox.exec(
+                hook.command,
+                user=hook.user,
+                timeout_seconds=hook.timeout_seconds,
+                log=draft.logs / "agent" / COLLECT_LOG,
+            )
+        except UnsupportedByProvider as error:  # the hook's user is none (any more)
+            draft.warn(f"collect hook {hook.command!r} was not run: {error}")
+            continue
         if not result.ok:
             how = (
                 f"ran out of its {hook.timeout_seconds:g} s"
@@ -256,7 +295,9 @@ async def _verify(
     )
     if own is None:
         stage.grading_files_left = True
-        return await _verify_in(stage.sandbox, stage, draft, inputs)
+        done = await _verify_in(stage.sandbox, stage, draft, inputs)
+        stage.transcript_left = done.transcript_left
+        return done
     if stage.is_last(turn):
         await stage.sandboxes.finish(stage.sandbox)
     sandbox = await stage.sandboxes.start(own, f"verifier-{turn.name}")
@@ -269,22 +310,32 @@ async def _verify(
 async def _verify_in(
     sandbox: Sandbox, stage: Stage, draft: TurnDraft, inputs: VerifierInputs
 ) -> Verification:
-    _write_transcript(draft)
-    return await verify(
-        sandbox,
-        draft.plan.verifier,
-        inputs,
-        logs=draft.logs,
-        masker=stage.seed.masker,
-    )
+    try:
+        return await verify(
+            sandbox,
+            draft.plan.verifier,
+            inputs,
+            logs=draft.logs,
+            masker=stage.seed.masker,
+        )
+    finally:
+        _keep_transcript(draft)
 
 
-def _write_transcript(draft: TurnDraft) -> None:
-    """Keep a transcript on the host that no download will bring."""
+def _keep_transcript(draft: TurnDraft) -> None:
+    """Keep this turn's transcript on the host.
+
+    A shared verification brings it along. A separate one does not, and what lies in its
+    place in the agent's sandbox may be an earlier turn's.
+    """
     trajectory = draft.agent.trajectory
     path = draft.logs / "agent" / "trajectory.json"
-    if trajectory is None or draft.plan.verifier.mode == "shared" or path.exists():
+    is_there = os.path.lexists(path)
+    if trajectory is None or (draft.plan.verifier.mode == "shared" and is_there):
         return
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    path.unlink(missing_ok=True)
     path.write_text(json.dumps(trajectory, default=str, indent=2) + "\n")
 
 

@@ -19,7 +19,13 @@ from typing import Any, Final, Literal
 import anyio.to_thread
 
 from pytest_harbor.errors import NO_REWARD_FILE, TransferFailed
-from pytest_harbor.sandboxes.api import Download, ExecResult, Sandbox, Upload
+from pytest_harbor.sandboxes.api import (
+    Download,
+    Downloaded,
+    ExecResult,
+    Sandbox,
+    Upload,
+)
 from pytest_harbor.sandboxes.output import Masker
 from pytest_harbor.tasks.folder.plan_types import VerifierPlan
 from pytest_harbor.verification.artifacts import Placement
@@ -72,6 +78,8 @@ class Verification:
     output_tail: str = ""
     inner_tests: tuple[InnerTest, ...] = ()
     warnings: tuple[str, ...] = ()
+    transcript_left: bool = True
+    """False when we have seen that nothing lies at :data:`TRANSCRIPT` afterwards."""
 
 
 async def verify(
@@ -102,10 +110,11 @@ async def verify(
     warnings = list(inputs.placement.warnings)
     warnings += await _fill(sandbox, plan, inputs, keep_tests=brings_tests)
     result = await _run_script(sandbox, plan, inputs.env, logs / "verifier")
-    lost, more = await fetch_logs(sandbox, logs, with_agent=plan.mode == "shared")
-    warnings += more
+    got = await fetch_logs(sandbox, logs, with_agent=plan.mode == "shared")
     folder = logs / "verifier"
-    reading = read_rewards(folder, reward_key=inputs.reward_key, dropped=lost)
+    reading = read_rewards(
+        folder, reward_key=inputs.reward_key, dropped=got.dropped_rewards
+    )
     return Verification(
         reading=_explained(reading, plan, result),
         tests_from="image" if brings_tests else "folder",
@@ -113,7 +122,8 @@ async def verify(
         timed_out=result.timed_out,
         output_tail=masker.text(output_tail(folder)),
         inner_tests=read_ctrf(folder),
-        warnings=(*warnings, *reading.warnings),
+        warnings=(*warnings, *got.warnings, *reading.warnings),
+        transcript_left=got.transcript_left,
     )
 
 
@@ -196,13 +206,20 @@ async def _run_script(
     )
 
 
-async def fetch_logs(
-    sandbox: Sandbox, logs: Path, *, with_agent: bool
-) -> tuple[frozenset[str], list[str]]:
+@dataclass(frozen=True)
+class FetchedLogs:
+    """What came of :func:`fetch_logs`."""
+
+    dropped_rewards: frozenset[str]
+    """Reward files that were left out on the way."""
+    transcript_left: bool
+    warnings: tuple[str, ...]
+
+
+async def fetch_logs(sandbox: Sandbox, logs: Path, *, with_agent: bool) -> FetchedLogs:
     """Bring ``/logs/verifier``, and ``/logs/agent`` if wanted, below ``logs`` at once.
 
-    Returns the reward files that were left out on the way, and warnings. An agent that fills its log
-    folder beyond all measure only loses its own logs.
+    An agent that fills its log folder beyond all measure only loses its own logs.
 
     Raises:
         TransferFailed, SandboxLost: as ``Sandbox.download``.
@@ -214,6 +231,7 @@ async def fetch_logs(
     warnings: list[str] = []
     below = "verifier/" if with_agent else ""
     [got] = await sandbox.download([everything if with_agent else verifier_only])
+    transcript_left = not with_agent or has_transcript(got, scratch / "agent")
     if with_agent and got.status == "failed":
         below = ""
         warnings.append(f"the agent's logs were not saved: {got.reason}")
@@ -222,7 +240,21 @@ async def fetch_logs(
     if got.status == "failed":
         warnings.append(f"the verifier's logs are not complete: {got.reason}")
     warnings += await anyio.to_thread.run_sync(merge_logs, scratch, logs)
-    return dropped_rewards(got.dropped, below), warnings
+    return FetchedLogs(
+        dropped_rewards(got.dropped, below), transcript_left, tuple(warnings)
+    )
+
+
+def has_transcript(got: Downloaded, agent: Path) -> bool:
+    """False only when ``/logs`` came whole and has nothing where the transcript goes.
+
+    ``agent`` is where its folder ``agent`` came to lie.
+    """
+    if got.status == "failed" or agent.is_symlink():
+        return True
+    name = TRANSCRIPT.rpartition("/")[2]
+    dropped = {item.partition(": ")[0] for item in got.dropped}
+    return os.path.lexists(agent / name) or bool(dropped & {"agent", f"agent/{name}"})
 
 
 def merge_logs(scratch: Path, logs: Path) -> list[str]:

@@ -31,7 +31,8 @@ def test_ignored_files_of_the_solution_stay_behind(tmp_path, sandbox):
         solve="true",
         files={"solution/.harborignore": "notes.md", "solution/notes.md": "private"},
     )
-    anyio.run(OracleAgent().place, sandbox, plan_of(folder).turns[0])
+    uploads, _ = OracleAgent().placement(plan_of(folder).turns[0])
+    anyio.run(sandbox.upload, uploads)
     assert list(sandbox.files) == ["/solution/solve.sh"]
 
 

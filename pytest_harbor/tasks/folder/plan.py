@@ -84,6 +84,7 @@ def plan_episode(
         turn_sessions=settings.turn_sessions,
         agent_outcome_policy=settings.agent_outcome_policy,
         verifier_grace_seconds=settings.verifier_grace_s,
+        agent_setup_timeout_seconds=settings.agent_setup_timeout_s,
         force_build=settings.force_build,
         warnings=(*task.warnings, *deadline.warnings, *_not_given(environment)),
         refusals=plan_refusals(task, settings, turns, agent=agent),

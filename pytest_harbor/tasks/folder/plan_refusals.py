@@ -46,7 +46,7 @@ def _one_user(
         return
     first = turns[0]
     for turn in turns[1:]:
-        if turn.agent_user != first.agent_user:
+        if str(turn.agent_user) != str(first.agent_user):  # 1000 is "1000"
             yield Problem(
                 f"{TOML}: step '{turn.name}': [steps.agent].user",
                 "turn_sessions: continue needs one agent user for all steps;"
