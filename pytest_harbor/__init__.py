@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pytest_harbor.agents.api import Agent, AgentResult, AgentTurn
+    from pytest_harbor.collection.warnings import PytestHarborWarning
     from pytest_harbor.episodes.episode import run as run_episode
     from pytest_harbor.episodes.result import EpisodeResult, TurnResult
     from pytest_harbor.errors import AgentError, HarborError
@@ -41,6 +42,7 @@ _HOMES = {
     "ExecResult": "sandboxes.api",
     "HarborError": "errors",
     "Provider": "sandboxes.api",
+    "PytestHarborWarning": "collection.warnings",
     "Sandbox": "sandboxes.api",
     "Settings": "settings",
     "Task": "tasks.folder.task",
@@ -64,6 +66,7 @@ __all__ = [
     "ExecResult",
     "HarborError",
     "Provider",
+    "PytestHarborWarning",
     "Sandbox",
     "Settings",
     "Task",
