@@ -17,7 +17,6 @@ import select
 import signal
 import socket
 import subprocess
-import sys
 import termios
 import time
 from dataclasses import dataclass
@@ -338,14 +337,3 @@ def _start(
 def _refuse(stderr: int, text: str, code: int) -> int:
     os.write(stderr, f"{text}\n".encode(errors="replace"))
     return code
-
-
-def prepare_child(keep: set[int]) -> None:
-    """Turn a fresh fork of the broker into one that only knows ``keep``."""
-    signal.set_wakeup_fd(-1)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    kernel.close_all_but(keep)
-    # Nothing may be imported any more: the paths would be those of the sandbox.
-    sys.path.clear()
-    sys.path_importer_cache.clear()
-    kernel.die_with_parent(signal.SIGKILL)

@@ -42,7 +42,7 @@ def put(
             empty_folder(where, mode)
         for where in folders:
             _make_folders(where)
-        with os.fdopen(archive, "rb") as source:
+        with os.fdopen(archive, "rb", closefd=False) as source:
             source.seek(0)
             with tarfile.open(fileobj=source, mode="r:") as tar:
                 for member in tar:

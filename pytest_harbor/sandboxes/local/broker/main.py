@@ -17,12 +17,10 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NoReturn
 
 from pytest_harbor.sandboxes.local.broker import (
-    command,
     files,
-    joined,
+    forks,
     kernel,
     processes,
     wire,
@@ -53,19 +51,15 @@ class Place:
     is_ready: bool = False
     is_stopping: bool = False
     jobs: set[int] = field(default_factory=set)
-    spare: Spare | None = None
+    runner: forks.Fork | None = None
+    """Waits for the next command."""
+    mover: forks.Fork | None = None
+    """Moves files, and has nothing to do right now."""
 
-
-@dataclass
-class Spare:
-    """A process that has joined a sandbox and waits for the next command.
-
-    Forking and joining take half the time of a short command; this way they are done
-    while nobody waits.
-    """
-
-    pid: int
-    line: socket.socket
+    @property
+    def sandbox(self) -> forks.Sandbox:
+        """What a process must know to work in it."""
+        return forks.Sandbox(self.namespaces, self.init_pid, self.init_pidfd)
 
 
 @dataclass
@@ -175,6 +169,9 @@ class Broker:
         self._places[message["place"]] = place
         self._watch(said, select.POLLIN, lambda: self._hear(place))
         self._watch(channel.fileno(), select.POLLIN, lambda: self._end_place(place))
+        # Beside the making of the sandbox, so that they are there when it is.
+        place.mover = self._fork_mover(place)
+        place.runner = self._fork_runner(place)
 
     def _hear(self, place: Place) -> None:
         data = os.read(place.said, 4096)
@@ -188,9 +185,15 @@ class Broker:
         place.init_pid = int(json.loads(first)["child-pid"])
         place.init_pidfd = os.pidfd_open(place.init_pid)
         self._await_holder(place.init_pid)
+        self._open(place, {"pid": place.init_pid, "tools": last.split()[1:]})
+
+    def _open(self, place: Place, facts: wire.Message) -> None:
+        """Let those in that were forked for it, and say that it is there."""
         place.is_ready = True
-        _reply(place.channel, {"pid": place.init_pid, "tools": last.split()[1:]})
-        self._make_spare(place)
+        for worker in (place.mover, place.runner):
+            if worker is not None:
+                worker.show(place.sandbox)
+        _reply(place.channel, facts)
 
     def _await_holder(self, pid: int) -> None:
         """Wait until PID 1 is the sleeping program, which needs no file any more."""
@@ -202,10 +205,10 @@ class Broker:
 
     def _settle(self, message: wire.Message, channel: socket.socket) -> None:
         """In-place mode: no namespaces, every process below the broker is its own."""
-        place = Place(channel, 0, is_ready=True)
+        place = Place(channel, 0)
         self._places[message["place"]] = place
         self._watch(channel.fileno(), select.POLLIN, lambda: self._end_place(place))
-        _reply(channel, {"pid": os.getpid()})
+        self._open(place, {"pid": os.getpid()})
 
     def _end_place(self, place: Place) -> None:
         """Kill it; :meth:`_reap` says so on its channel when all of it is gone."""
@@ -235,15 +238,13 @@ class Broker:
             _reply(channel, {"lost": "it has ended"})
             channel.close()
         elif message["op"] == "exec":
-            pid = self._use_spare(place, message, channel, descriptors)
+            handed = [channel.fileno(), *descriptors]
+            pid = self._ask(self._take_runner, place, message, handed)
             self._jobs[pid] = Job(channel, message["place"])
-            self._make_spare(place)
+            place.runner = self._fork_runner(place)
         else:
-            pid = os.fork()
-            if pid == 0:
-                _work_on_files(message, place, channel, descriptors)
+            pid = self._ask(self._take_mover, place, message, descriptors)
             self._jobs[pid] = Job(channel, message["place"])
-            place.jobs.add(pid)
             # When nobody waits for the result any more, it need not go on.
             self._watch(
                 channel.fileno(), 0, lambda: processes.send(pid, signal.SIGKILL)
@@ -251,58 +252,66 @@ class Broker:
         for descriptor in descriptors:
             os.close(descriptor)
 
-    def _use_spare(
+    def _ask(
         self,
+        take: Callable[[Place], forks.Fork],
         place: Place,
         message: wire.Message,
-        channel: socket.socket,
         descriptors: list[int],
     ) -> int:
+        """Give a request to a process that has time; returns its ID."""
         while True:
-            spare = place.spare or self._make_spare(place)
-            place.spare = None
+            worker = take(place)
             try:
-                with spare.line:
-                    wire.send(spare.line, message, [channel.fileno(), *descriptors])
+                wire.send(worker.line, message, descriptors)
             except OSError:
+                self._hang_up(worker)
                 continue  # it was killed while it waited
-            return spare.pid
+            return worker.pid
 
-    def _make_spare(self, place: Place) -> Spare:
-        ours, theirs = wire.channel()
-        pid = os.fork()
-        if pid == 0:
-            self._wait_for_command(place, theirs)
-        theirs.close()
-        place.jobs.add(pid)
-        place.spare = Spare(pid, ours)
-        return place.spare
+    def _take_runner(self, place: Place) -> forks.Fork:
+        runner, place.runner = place.runner, None
+        return runner or self._fork_runner(place)
 
-    def _wait_for_command(self, place: Place, line: socket.socket) -> NoReturn:
-        channel: socket.socket | None = None
-        try:
-            keep = {0, 1, 2, line.fileno(), self._proc}
-            if place.init_pidfd is not None:
-                keep.add(place.init_pidfd)
-            command.prepare_child(keep)
-            problem = _enter(place, place.namespaces)
-            received = wire.receive(line)
-            line.close()
-            if received is not None:
-                message, descriptors = received
-                channel = socket.socket(fileno=descriptors[0])
-                watcher = command.Watcher(
-                    channel, self._proc, place.init_pid, place.init_pidfd
-                )
-                if problem:
-                    _reply(channel, {"lost": problem})
-                else:
-                    watcher.run(command.Command.parse(message), descriptors[1:])
-        except BaseException as error:  # noqa: BLE001  # a fork must never return
-            if channel is not None:
-                _reply(channel, {"lost": f"{type(error).__name__}: {error}"})
-        finally:
-            os._exit(0)
+    def _take_mover(self, place: Place) -> forks.Fork:
+        mover, place.mover = place.mover, None
+        return mover or self._fork_mover(place)
+
+    def _fork_runner(self, place: Place) -> forks.Fork:
+        runner = forks.fork(forks.run_command(self._proc), {self._proc})
+        return self._admit(place, runner)
+
+    def _fork_mover(self, place: Place) -> forks.Fork:
+        mover = forks.fork(forks.move_files)
+        self._watch(
+            mover.line.fileno(), select.POLLIN, lambda: self._moved(place, mover)
+        )
+        return self._admit(place, mover)
+
+    def _admit(self, place: Place, worker: forks.Fork) -> forks.Fork:
+        place.jobs.add(worker.pid)
+        if place.is_ready:
+            worker.show(place.sandbox)
+        return worker
+
+    def _moved(self, place: Place, mover: forks.Fork) -> None:
+        """Pass a reply on; the process then has time for the next request."""
+        received = wire.receive(mover.line)
+        if received is None:  # it ended, which _reap reports
+            self._hang_up(mover)
+            return
+        if job := self._jobs.pop(mover.pid, None):
+            self._end_job(job, received[0])
+        if place.mover is None and not place.is_stopping:
+            place.mover = mover
+        else:
+            self._hang_up(mover)
+
+    def _hang_up(self, worker: forks.Fork | None) -> None:
+        """End what waits on this line."""
+        if worker is not None and worker.line.fileno() >= 0:
+            self._forget(worker.line.fileno())
+            worker.line.close()
 
     def _reap(self) -> None:
         try:
@@ -318,8 +327,8 @@ class Broker:
             if pid == 0:
                 break
             if job := self._jobs.pop(pid, None):
-                self._end_job(pid, job, status)
-                continue
+                code = os.waitstatus_to_exitcode(status)
+                self._end_job(job, {"lost": f"its process ended with {code}"})
             for key, place in list(self._places.items()):
                 place.jobs.discard(pid)
                 if place.bwrap == pid:
@@ -328,19 +337,17 @@ class Broker:
             if place.bwrap == 0 and place.is_stopping and not self._own_descendants():
                 self._remove_place(key, place)
 
-    def _end_job(self, pid: int, job: Job, status: int) -> None:
-        code = os.waitstatus_to_exitcode(status)
+    def _end_job(self, job: Job, reply: wire.Message) -> None:
         self._forget(job.channel.fileno())
-        _reply(job.channel, {"lost": f"its process ended with {code}"})
+        _reply(job.channel, reply)
         job.channel.close()
-        if place := self._places.get(job.place):
-            place.jobs.discard(pid)
 
     def _remove_place(self, key: str, place: Place) -> None:
         del self._places[key]
+        place.is_stopping = True
         self._forget(place.channel.fileno())
-        if place.spare is not None:
-            place.spare.line.close()
+        self._hang_up(place.runner)
+        self._hang_up(place.mover)
         if place.bwrap:
             if not place.is_ready:
                 self._hear_the_rest(place)
@@ -360,59 +367,6 @@ class Broker:
                 place.text = (place.text + data)[-_MAX_SAID_BYTES:]
         except BlockingIOError:
             return
-
-
-def _enter(place: Place, namespaces: int) -> str:
-    """Join a sandbox; returns why that failed, if it did."""
-    try:
-        joined.enter(place.init_pidfd, namespaces)
-    except OSError as error:
-        return str(error)
-    return ""
-
-
-def _work_on_files(
-    message: wire.Message,
-    place: Place,
-    channel: socket.socket,
-    descriptors: list[int],
-) -> NoReturn:
-    try:
-        keep = {0, 1, 2, channel.fileno(), *descriptors}
-        if place.init_pidfd is not None:
-            keep.add(place.init_pidfd)
-        command.prepare_child(keep)
-        # No PID namespace: the sandbox's /proc then has no entry for this process.
-        problem = _enter(
-            place, place.namespaces & (kernel.CLONE_NEWNS | kernel.CLONE_NEWUSER)
-        )
-        reply = {"lost": problem} if problem else _move_files(message, descriptors)
-        wire.send(channel, reply)
-    except BaseException as error:  # noqa: BLE001  # a fork must never return
-        _reply(channel, {"lost": f"{type(error).__name__}: {error}"})
-    finally:
-        os._exit(0)
-
-
-def _move_files(message: wire.Message, descriptors: list[int]) -> wire.Message:
-    if message["op"] == "put":
-        empty = [(path, mode) for path, mode in message["empty"]]
-        return files.put(descriptors[0], message["folders"], empty)
-    if message["op"] == "read":
-        return files.read(message["path"], descriptors[0], message["max_bytes"])
-    if message["op"] == "get":
-        results = [
-            files.get(
-                wanted["path"],
-                descriptor,
-                wanted["exclude"],
-                message["max_bytes"],
-                message["max_files"],
-            )
-            for wanted, descriptor in zip(message["paths"], descriptors, strict=True)
-        ]
-        return {"results": results}
-    raise ValueError(f"unknown request {message['op']!r}")
 
 
 def _reply(channel: socket.socket, message: wire.Message) -> None:
