@@ -34,7 +34,7 @@ def line(event: Event, *, has_steps: bool = False) -> str | None:
     if event.kind == "attempt_failed":
         again = "trying again" if data.get("will_retry") else "giving up"
         reason = event.message or data.get("failure_kind") or "failed"
-        return f"{again}: {reason}"
+        return f"{again}: {reason.splitlines()[0]}"
     return None
 
 

@@ -30,6 +30,29 @@ def pytest_collection_finish(session):
     assert '<property name="a" value="b"' in (project.path / "j.xml").read_text()
 
 
+def test_reports_can_be_taken_out_of_the_counts(project: Project) -> None:
+    project.file(
+        "conftest.py",
+        """
+from pytest_harbor.collection import private
+def pytest_runtest_logfinish(nodeid, location):
+    stats = CONFIG.pluginmanager.getplugin("terminalreporter").stats
+    if "test_y" in nodeid:
+        private.forget_reports(CONFIG, list(stats["passed"][-1:]))
+def pytest_configure(config):
+    global CONFIG
+    CONFIG = config
+""",
+    )
+    project.file("test_x.py", "def test_x(): pass\ndef test_y(): pass")
+    project.run().assert_outcomes(passed=1)
+
+
+def test_without_a_terminal_there_is_nothing_to_take_back() -> None:
+    manager = SimpleNamespace(getplugin=lambda _name: None)
+    private.forget_reports(SimpleNamespace(pluginmanager=manager), [SimpleNamespace()])  # type: ignore[arg-type,list-item]
+
+
 def test_functions_have_fixture_info(request: pytest.FixtureRequest) -> None:
     assert private.fixture_info(request.node) is not None
     assert private.fixture_info(SimpleNamespace()) is None
