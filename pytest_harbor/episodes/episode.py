@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import anyio
+import anyio.to_thread
 
 from pytest_harbor.agents.api import Agent
 from pytest_harbor.agents.python_agent import close_agent, describe
@@ -49,6 +50,7 @@ from pytest_harbor.events import Observer
 from pytest_harbor.sandboxes.api import Capabilities, Provider
 from pytest_harbor.settings import Keep
 from pytest_harbor.tasks.folder.plan_types import EpisodePlan
+from pytest_harbor.tasks.folder.seed import changed_folder
 
 _FULL_REWARD = 1.0 - 1e-9
 
@@ -160,7 +162,15 @@ class _Episode:
             environ=environ,
         )
         check_provider(self.provider, self.plan, seed)
+        await self._refuse_changed_folder()
         return seed
+
+    async def _refuse_changed_folder(self) -> None:
+        if self.logs.resolve().is_relative_to(self.plan.folder.resolve()):
+            return  # our own logs change it
+        problem = await anyio.to_thread.run_sync(changed_folder, self.plan)
+        if problem is not None:
+            raise TaskRefused(str(problem), rule=problem.rule)
 
     async def _run_in_sandbox(self, this: Try, seed: Seed) -> None:
         sandboxes = SandboxSet(

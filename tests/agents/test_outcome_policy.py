@@ -15,6 +15,7 @@ from pytest_harbor.errors import SettingsError
         ("something_new", None, "verify"),
         ("agent_timeout", None, "verify"),
         ("agent_turn_limit", None, "verify"),
+        ("agent_setup_timeout", None, "retry"),
         ("agent_request_failed", None, "retry"),
         ("agent_request_failed", 503, "retry"),
         ("agent_request_failed", 429, "retry"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
@@ -23,8 +24,8 @@ from pytest_harbor.sandboxes.api import VERIFIER_TOOLS, Capabilities, ExecResult
 from pytest_harbor.settings import Settings
 from pytest_harbor.tasks.folder.load import load_task
 from pytest_harbor.tasks.folder.plan import plan_episode
-from scripted_sandbox import OK, passing
-from task_folders import write_task
+from scripted_sandbox import OK, ScriptedProvider, passing
+from task_folders import write_steps_task, write_task
 
 
 @pytest.fixture
@@ -188,6 +189,58 @@ class TestRefused:
         assert scripted.checked_users == [["a", "h", "v"]]
 
 
+class TestChangedFolder:
+    """X30: what was planned is what is run."""
+
+    def run(self, folder, scripted, logs, change, **settings):
+        plan = plan_episode(load_task(folder), Settings(**settings), agent="nop")
+        change()
+
+        async def main():
+            return await run(plan, scripted, NopAgent(), logs=logs)
+
+        return anyio.run(main)
+
+    def test_is_refused(self, task, scripted, tmp_path):
+        result = self.run(
+            task,
+            scripted,
+            tmp_path / "logs",
+            lambda: (task / "tests/test.sh").write_text("echo 1"),
+        )
+        assert (result.status, result.failure_reason) == (
+            "refused",
+            "task folder changed since it was prepared; start the run again",
+        )
+        assert scripted.calls == []
+        assert [attempt.terminal for attempt in result.failed_attempts] == [True]
+
+    def test_a_folder_that_is_gone(self, task, scripted, tmp_path):
+        gone = task.with_name("gone")
+        logs = tmp_path / "logs"
+        result = self.run(task, scripted, logs, lambda: task.rename(gone))
+        assert result.status == "refused"
+        assert f"{task}: No such file or directory" in result.failure_reason
+
+    def test_between_two_tries(self, task, scripted, tmp_path):
+        def answer(command):
+            (task / "tests/test.sh").write_text("echo 1")
+            return SandboxLost("gone")
+
+        scripted.answer = answer
+        result = self.run(task, scripted, tmp_path / "logs", lambda: None)
+        assert result.status == "refused"
+        kinds = [attempt.failure_kind for attempt in result.failed_attempts]
+        assert kinds == ["harbor:sandbox_lost", "harbor:refused"]
+
+    def test_what_tools_leave_there_does_not_count(self, task, scripted, tmp_path):
+        for logs in (tmp_path / "logs", task / ".harbor/logs", task / "results/logs"):
+            result = self.run(
+                task, scripted, logs, lambda: (task / ".cache").mkdir(exist_ok=True)
+            )
+            assert result.status == "graded"
+
+
 class TestUnavailable:
     def test_by_the_probe(self, task, scripted, run_scripted):
         scripted.capabilities = Capabilities(False, reason="no daemon: start one")
@@ -275,14 +328,52 @@ class TestDeadline:
             "Episode timed out",
         )
 
-    def run(self, tmp_path, scripted, *, enforced):
-        from dataclasses import replace
+    @pytest.mark.parametrize("enforced", [True, False])
+    def test_when_the_clock_starts(self, tmp_path, scripted, enforced):
+        """With the ready sandbox, or with the episode when not enforced (Q22)."""
 
-        scripted.answer = at_test(anyio.sleep_forever)
-        plan = plan_episode(
-            load_task(write_task(tmp_path / "task")), Settings(), agent="nop"
+        class SlowStart(ScriptedProvider):
+            async def start(self, spec, *, name, labels):
+                await anyio.sleep(0.4)
+                return await super().start(spec, name=name, labels=labels)
+
+        folder = write_task(tmp_path / "task")
+        result = self.run_plan(
+            folder, SlowStart(), tmp_path, seconds=0.3, enforced=enforced
         )
-        plan = replace(plan, deadline_seconds=0.05, deadline_enforced=enforced)
+        assert result.status == ("graded" if enforced else "deadline")
+        if not enforced:
+            assert (result.turns, result.failed_phase) == ((), "seed")
+
+    def test_in_a_later_turn(self, tmp_path, scripted):
+        def answer(command):
+            if command.sandbox.files.get("/tests/test.sh") == b"hang":
+                return anyio.sleep_forever()
+            return passing(command)
+
+        scripted.answer = answer
+        folder = write_steps_task(
+            tmp_path / "task", "a", "b", "c", files={"steps/b/tests/test.sh": "hang"}
+        )
+        result = self.run_plan(folder, scripted, tmp_path, seconds=0.3, enforced=True)
+        assert (result.status, result.reward) == ("deadline", None)
+        assert result.failure_kind == "harbor:task_deadline"
+        # No partial roll-up, but what was measured stays on record.
+        assert (result.verifier_rewards, result.stopped_after_turn) == ({}, None)
+        assert [turn.reward for turn in result.turns] == [1.0, None]
+        assert [one.terminal for one in result.failed_attempts] == [False, False]
+        assert [turn.reward for turn in result.failed_attempts[0].turns] == [1.0, None]
+
+    def run(self, tmp_path, scripted, *, enforced):
+        scripted.answer = at_test(anyio.sleep_forever)
+        folder = write_task(tmp_path / "task")
+        return self.run_plan(
+            folder, scripted, tmp_path, seconds=0.05, enforced=enforced
+        )
+
+    def run_plan(self, folder, scripted, tmp_path, *, seconds, enforced):
+        plan = plan_episode(load_task(folder), Settings(), agent="nop")
+        plan = replace(plan, deadline_seconds=seconds, deadline_enforced=enforced)
 
         async def main():
             return await run(plan, scripted, NopAgent(), logs=tmp_path / "logs")
@@ -395,6 +486,34 @@ class TestAgentFailure:
         assert result.turns[0].agent_timed_out
         assert result.failure_kind is None
         assert "ran out of its 0.01 s" in result.turns[0].warnings[0]
+
+    @pytest.mark.parametrize("is_async", [True, False])
+    def test_setup_has_a_bound(self, task, scripted, run_scripted, is_async):
+        class Agent(NopAgent):
+            async def setup(self, sandbox):
+                await anyio.sleep_forever()
+
+            async def run(self, turn):
+                raise AssertionError("never set up")
+
+        class Blocking(Agent):
+            def setup(self, sandbox):
+                sandbox.exec("install")
+
+        async def install(command):
+            await anyio.sleep_forever()
+
+        if not is_async:
+            scripted.answer = install
+        settings = {"agent_setup_timeout_s": 0.05}
+        agent = Agent() if is_async else Blocking()
+        result = run_scripted(task, agent, settings=settings)
+        # It says nothing about the agent's work: tried again.
+        assert (result.status, len(result.failed_attempts)) == ("agent_failed", 2)
+        assert result.failure_kind == "agent_setup_timeout"
+        assert result.failure_reason == "the agent's setup ran out of its 0.05 s"
+        assert result.failed_phase == "agent"
+        assert not result.turns[0].agent_timed_out
 
     def test_setup_and_close_bracket_each_try(self, task, scripted, run_scripted):
         seen = []

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+
+import pytest
 
 from pytest_harbor.agents.api import AgentResult
 from pytest_harbor.agents.nop import NopAgent
-from pytest_harbor.errors import SandboxLost, TransferFailed
+from pytest_harbor.errors import AgentError, SandboxLost, TransferFailed
 from pytest_harbor.sandboxes.api import ExecResult
 from scripted_sandbox import OK, passing
 from task_folders import write_steps_task, write_task
@@ -69,19 +72,45 @@ def test_clean_up_comes_after_shared_turns_only(tmp_path, scripted, run_scripted
     result = run_scripted(task, Telling())
     assert result.status == "graded"
     assert result.verifier_mode == "mixed"
-    wipes = [
-        index
-        for index, call in enumerate(scripted.calls)
-        if call == ("upload", "[] empty=['/tests', '/logs/verifier']")
-    ]
-    removals = [
-        index
-        for index, (_, text) in enumerate(scripted.calls)
-        if text.startswith("rm ")
-    ]
+    wipes = [call for call in scripted.calls if call[1].startswith("[] empty=")]
+    removals = [text for _, text in scripted.calls if text.startswith("rm ")]
     # One clean-up: before b, which came after a shared turn; c came after b.
-    assert [index + 1 for index in wipes] == removals
-    assert len(removals) == 1
+    assert wipes == [("upload", "[] empty=['/tests', '/logs/verifier']")]
+    assert removals == ["rm -rf -- /logs/agent/trajectory.json"]
+
+
+class TestCostOfCleaningUp:
+    """Each call costs a container one to two requests."""
+
+    def between(self, scripted):
+        """The calls from the end of turn a's verification to the agent of b."""
+        texts = [f"{what} {text}" for what, text in scripted.calls]
+        begin = texts.index("download ['/logs']")
+        return [text for text in texts[begin + 1 :] if "download" not in text][:2]
+
+    VERIFIER = "upload ['/tests'] empty=['/logs/verifier', '/tests']"
+
+    def test_one_transfer_where_no_transcript_was_left(
+        self, tmp_path, scripted, run_scripted
+    ):
+        run_scripted(write_steps_task(tmp_path / "task", "a", "b"), "nop")
+        wipe = "upload [] empty=['/tests', '/logs/verifier']"
+        assert self.between(scripted) == [wipe, self.VERIFIER]
+
+    def test_the_oracles_solution_goes_along(self, tmp_path, scripted, run_scripted):
+        task = write_steps_task(
+            tmp_path / "task", "a", "b", files={"solution/solve.sh": "true"}
+        )
+        run_scripted(task, "oracle")
+        both = "upload ['/solution'] empty=['/tests', '/logs/verifier', '/solution']"
+        assert self.between(scripted) == [both, "exec bash /solution/solve.sh"]
+
+    def test_when_nobody_knows_the_transcript_is_removed(
+        self, tmp_path, scripted, run_scripted
+    ):
+        scripted.too_big = frozenset({"/logs"})
+        run_scripted(write_steps_task(tmp_path / "task", "a", "b"), "nop")
+        assert any(text.startswith("rm ") for _, text in scripted.calls)
 
 
 def test_a_transcript_that_cannot_be_removed_is_an_outage(
@@ -92,10 +121,123 @@ def test_a_transcript_that_cannot_be_removed_is_an_outage(
     assert result.status == "graded"
 
     scripted.can_remove = False
-    result = run_scripted(task, Telling(), settings={"retries": 0})
+    result = run_scripted(task, Telling())
     assert (result.status, result.failure_kind) == ("outage", "harbor:sandbox_lost")
     assert "trajectory.json" in result.failure_reason
     assert result.turns[1].failed_phase == "prepare"
+    # Tried again, although it was the agent that put its own rm in the way.
+    assert [attempt.number for attempt in result.failed_attempts] == [1, 2]
+
+
+@pytest.mark.parametrize("agent", ["nop", "oracle"])
+def test_folders_that_cannot_be_emptied_are_an_outage(
+    tmp_path, scripted, run_scripted, agent
+):
+    def answer(command):
+        if "test.sh" in command.text and not result_of_first_try:
+            result_of_first_try.append(True)
+            scripted.failures["upload"] = [TransferFailed("busy", blocked=True)]
+        return passing(command)
+
+    result_of_first_try = []
+    scripted.answer = answer
+    task = write_steps_task(tmp_path / "task", "a", "b")
+    result = run_scripted(task, agent)
+    assert (result.status, result.reward) == ("graded", 1.0)
+    [attempt] = result.failed_attempts
+    assert attempt.failure_kind == "harbor:transfer_failed"
+    first, second = attempt.turns
+    assert (first.reward, second.reward) == (1.0, None)
+    assert second.failed_phase == "prepare"
+
+
+def test_a_full_disk_is_an_outage_and_no_blocked_merge(
+    tmp_path, scripted, run_scripted
+):
+    def answer(command):
+        if "test.sh" in command.text:
+            scripted.failures["upload"] = [TransferFailed("No space left on device")]
+        return passing(command)
+
+    scripted.answer = answer
+    task = write_steps_task(
+        tmp_path / "task",
+        toml='[[steps]]\nname = "a"\n[steps.verifier]\nenvironment_mode = "separate"\n'
+        '[[steps]]\nname = "b"\n',
+        files={
+            "steps/a/instruction.md": "",
+            "steps/b/instruction.md": "",
+            "steps/b/workdir/data": "x",
+        },
+    )
+    result = run_scripted(task, settings={"retries": 0})
+    assert (result.status, result.failure_kind, result.failed_phase) == (
+        "outage",
+        "harbor:transfer_failed",
+        "prepare",
+    )
+    assert "No space left" in result.failure_reason
+
+
+class TestLaterTurn:
+    """What ends turn b ends the episode, and what a was worth is kept on record."""
+
+    def run(self, tmp_path, run_scripted, agent, **options):
+        task = write_steps_task(tmp_path / "task", "a", "b", "c")
+        options.setdefault("settings", {"retries": 0})
+        return run_scripted(task, agent, **options)
+
+    def test_masked(self, tmp_path, scripted, run_scripted):
+        class Agent(NopAgent):
+            async def run(self, turn):
+                if turn.step == "b":
+                    scripted.tools = frozenset()
+
+        result = self.run(tmp_path, run_scripted, Agent())
+        assert (result.status, result.reward, result.mask_sample) == (
+            "masked",
+            None,
+            True,
+        )
+        assert [turn.status for turn in result.turns] == ["graded", "masked"]
+        assert (result.stopped_after_turn, result.verifier_rewards) == ("b", {})
+        assert result.failure_reason.startswith("step b: ")
+
+    @pytest.mark.parametrize(
+        ("action", "status", "reward", "turns", "tries"),
+        [
+            ("verify", "graded", 1.0, ["graded"] * 3, 0),
+            ("count_as_zero", "graded", 0.5, ["graded", "counted_as_zero"], 0),
+            ("retry", "agent_failed", None, ["graded", "agent_failed"], 2),
+            ("fail", "agent_failed", None, ["graded", "agent_failed"], 1),
+        ],
+    )
+    def test_agent_failure(
+        self, tmp_path, run_scripted, action, status, reward, turns, tries
+    ):
+        class Agent(NopAgent):
+            async def run(self, turn):
+                if turn.step == "b":
+                    raise AgentError("gave up", "agent_gave_up")
+
+        rules = (f"kind:agent_gave_up = {action}",)
+        settings = {"retries": 1, "agent_outcome_policy": rules}
+        result = self.run(tmp_path, run_scripted, Agent(), settings=settings)
+        assert (result.status, result.reward) == (status, reward)
+        assert [turn.status for turn in result.turns] == turns
+        assert result.turns[0].reward == 1.0
+        assert len(result.failed_attempts) == tries
+        assert result.stopped_after_turn == (None if action == "verify" else "b")
+
+    def test_response_is_of_the_last_turn_with_an_agent(self, tmp_path, run_scripted):
+        task = write_steps_task(
+            tmp_path / "task", "a", "b", files={"steps/b/workdir/data": "x"}
+        )
+        agent = Telling()
+        result = run_scripted(task, agent)
+        assert result.response == "done b"
+        failed = replace(result.turns[1], durations={"prepare": 1.0}, response=None)
+        assert replace(result, turns=(result.turns[0], failed)).response == "done a"
 
 
 class TestEarlyStop:

@@ -24,25 +24,42 @@ CHUNK_BYTES = 1024 * 1024
 def task_digest(task: Task) -> str:
     """The SHA-256 of everything that decides what the task is, in hexadecimal.
 
-    Names, contents, executable bits and link targets of the folder, and what the
-    dataset adds: timeout multiplier, overrides, the shared verifier. Times, owners and
-    other mode bits do not count, so that a fresh checkout has the same digest.
-    Unlike the load it reads every file.
+    The folder's, and what the dataset adds: timeout multiplier, overrides, the
+    shared verifier.
+    """
+    return dataset_digest(folder_digest(task.folder), task)
+
+
+def folder_digest(folder: Path) -> str:
+    """The SHA-256 of a task folder, in hexadecimal.
+
+    Names, contents, executable bits and link targets count. Times, owners and other
+    mode bits do not, so that a fresh checkout has the same digest, nor do hidden names at
+    the top, where tools keep their own (``.git``, ``.pytest_cache``). Unlike the load it
+    reads every file.
+
+    Raises:
+        OSError: something cannot be read.
     """
     whole = hashlib.sha256()
-    folder = str(task.folder)
-    for name, path in _members(folder, ""):
+    for name, path in _members(str(folder), ""):
         _add(whole, name, path)
-    if task.dataset is not None:
-        settings = {
-            "timeout_multiplier": task.dataset.timeout_multiplier,
-            "environment": task.dataset.overrides.get(task.id, {}),
-        }
-        text = json.dumps(settings, sort_keys=True, default=str)
-        whole.update(f"dataset\0{text}\0".encode())
-        verifier = task.verifier_py
-        if verifier is not None and verifier == task.dataset.verifier_py:
-            whole.update(b"verifier\0" + _file_hash(str(verifier)))
+    return whole.hexdigest()
+
+
+def dataset_digest(folder: str, task: Task) -> str:
+    """A folder's digest and what the task's dataset adds to it."""
+    if task.dataset is None:
+        return folder
+    settings = {
+        "timeout_multiplier": task.dataset.timeout_multiplier,
+        "environment": task.dataset.overrides.get(task.id, {}),
+    }
+    text = json.dumps(settings, sort_keys=True, default=str)
+    whole = hashlib.sha256(f"{folder}\0dataset\0{text}\0".encode())
+    verifier = task.verifier_py
+    if verifier is not None and verifier == task.dataset.verifier_py:
+        whole.update(b"verifier\0" + _file_hash(str(verifier)))
     return whole.hexdigest()
 
 
@@ -50,7 +67,7 @@ def _members(folder: str, prefix: str) -> Iterator[tuple[str, str]]:
     with os.scandir(folder) as scanned:
         entries = sorted(scanned, key=lambda entry: entry.name)
     for entry in entries:
-        if entry.name in IGNORED:
+        if entry.name in IGNORED or (not prefix and entry.name.startswith(".")):
             continue
         name = prefix + entry.name
         yield name, entry.path

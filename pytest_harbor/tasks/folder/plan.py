@@ -14,7 +14,7 @@ from pytest_harbor.errors import SettingsError
 from pytest_harbor.settings import Settings
 from pytest_harbor.tasks.folder.artifacts import artifact_plans
 from pytest_harbor.tasks.folder.deadline import episode_deadline
-from pytest_harbor.tasks.folder.digest import task_digest
+from pytest_harbor.tasks.folder.digest import dataset_digest, folder_digest
 from pytest_harbor.tasks.folder.model import (
     DEFAULT_VERIFIER_TIMEOUT_SEC,
     CollectHookConfig,
@@ -62,11 +62,13 @@ def plan_episode(
     )
     deadline = episode_deadline(turns, settings)
     author = task.config.pytest_harbor
+    folder = folder_digest(task.folder)
     environment = task.config.environment
     return EpisodePlan(
         task_id=task.id,
         folder=task.folder,
-        digest=task_digest(task),
+        digest=dataset_digest(folder, task),
+        folder_digest=folder,
         agent=agent,
         model=settings.model,
         attempt=attempt,

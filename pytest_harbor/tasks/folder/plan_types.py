@@ -170,6 +170,8 @@ class EpisodePlan:
     agent_setup_timeout_seconds: float = 360.0
     """Bound of the agent's own ``setup``; a term of the deadline too (spec 14)."""
     force_build: bool = False
+    folder_digest: str = ""
+    """The folder's own part of ``digest``, compared at seed (X30); empty: do not."""
     warnings: tuple[str, ...] = ()
     refusals: tuple[Problem, ...] = ()
     """Why it is refused at seed, whatever the provider (spec 19.6); see ``seed``."""
