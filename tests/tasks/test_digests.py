@@ -36,6 +36,9 @@ CHANGES: dict[str, Callable[[Path], object]] = {
     "content": lambda folder: (folder / "environment/a/b.txt").write_text("y"),
     "a new file": lambda folder: (folder / "notes").write_text(""),
     "a new folder": lambda folder: (folder / "environment/c").mkdir(),
+    "a hidden file further down": lambda folder: write_task(
+        folder, files={"tests/.hidden": "x"}
+    ),
     "a removed file": lambda folder: (folder / "ab").unlink(),
     "a renamed file": lambda folder: (folder / "ab").rename(folder / "ba"),
     "a moved file": lambda folder: (folder / "ab").rename(folder / "environment/ab"),
@@ -48,6 +51,9 @@ NO_CHANGES: dict[str, Callable[[Path], object]] = {
     "other mode bits": lambda folder: (folder / "ab").chmod(0o600),
     "left-overs of Python": lambda folder: write_task(
         folder, files={"tests/__pycache__/x.pyc": "x"}
+    ),
+    "what tools keep for themselves at the top": lambda folder: write_task(
+        folder, files={".pytest_cache/x": "x", ".git/HEAD": "x", ".coverage": "x"}
     ),
     "left-overs of macOS": lambda folder: (folder / ".DS_Store").write_text("x"),
 }

@@ -309,6 +309,11 @@ STEP_KEYS = [
     ),
     Key(
         "X15",
+        "[steps.verifier]\nnetwork_mode = 'allowlist'\nallowed_hosts = ['a.org']\n",
+        "step 'build': network settings on [steps.verifier] are not supported",
+    ),
+    Key(
+        "X15",
         "[steps.verifier.environment]\ndocker_image = 'x'\nallow_internet = false\n",
         "network settings on [steps.verifier.environment] are not supported",
     ),
@@ -490,6 +495,11 @@ FOLDERS: list[tuple[str, str, Build]] = [
     ),
     (
         "X10",
+        "task.toml: [[steps]].name: step name 'build' is used twice",
+        lambda folder: write_task(folder, STEP + STEP, files=STEP_FILES),
+    ),
+    (
+        "X10",
         "task.toml: [[steps]].name: step name 'Build' is used twice",
         lambda folder: write_task(
             folder,
@@ -512,6 +522,34 @@ FOLDERS: list[tuple[str, str, Build]] = [
                 "steps/build/tests/Dockerfile": "FROM scratch",
                 "environment/Dockerfile": "FROM scratch",
             },
+        ),
+    ),
+    *(
+        (
+            "X11",
+            "task.toml: step 'build': step 'build' verifies separately with its own tests/",
+            lambda folder, toml=toml: write_task(
+                folder,
+                toml,
+                files={**STEP_FILES, "steps/build/tests/data": ""},
+            ),
+        )
+        for toml in (
+            STEP + "[steps.verifier]\nenvironment_mode = 'separate'\n",
+            STEP + "[steps.verifier.environment]\ncpus = 1\n",
+            "[verifier.environment]\ncpus = 1\n" + STEP,
+        )
+    ),
+    (
+        "X16",
+        "[verifier] restricts the network but step 'ship' verifies in the agent's",
+        lambda folder: write_task(
+            folder,
+            "[verifier]\nnetwork_mode = 'allowlist'\n"
+            + STEP
+            + "[steps.verifier]\nenvironment_mode = 'separate'\n"
+            + '[[steps]]\nname = "ship"\n',
+            files={**STEP_FILES, "steps/ship/instruction.md": ""},
         ),
     ),
     (

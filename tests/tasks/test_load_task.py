@@ -106,6 +106,35 @@ NOT_REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
         + STEP,
         STEP_FILES,
     ),
+    "a closed environment of several steps": (
+        '[environment]\nnetwork_mode = "no-network"\n' + STEP,
+        STEP_FILES,
+    ),
+    "own tests of a separate step whose verifier has an image": (
+        IMAGE
+        + STEP
+        + '[steps.verifier]\nenvironment_mode = "separate"\n'
+        + '[steps.verifier.environment]\ndocker_image = "x"\n',
+        {**STEP_FILES, "steps/build/tests/test.sh": ""},
+    ),
+    "own tests of a separate step in a copy of an image": (
+        IMAGE + STEP + '[steps.verifier]\nenvironment_mode = "separate"\n',
+        {**STEP_FILES, "steps/build/tests/test.sh": ""},
+    ),
+    "own tests of a step that is shared after all": (
+        '[verifier]\nenvironment_mode = "separate"\n'
+        + STEP
+        + '[steps.verifier]\nenvironment_mode = "shared"\n',
+        {**STEP_FILES, "steps/build/tests/test.sh": ""},
+    ),
+    "steps that no folder order could give": (
+        '[[steps]]\nname = "2.b_x-Y"\n[[steps]]\nname = "10"\n',
+        {"steps/2.b_x-Y/instruction.md": "", "steps/10/instruction.md": ""},
+    ),
+    "the legacy strategy, whatever its value": (
+        "multi_step_reward_mode = [3]\n" + STEP,
+        STEP_FILES,
+    ),
     "a gate on the last step": (STEP + "min_reward = 1\n", STEP_FILES),
     "an empty gate": (STEP + "min_reward = {}\n", STEP_FILES),
     "no solution": ("", {}),
@@ -177,6 +206,13 @@ def test_is_not_refused(tmp_path: Path, case: str) -> None:
     (folder / "tests" / "gone").symlink_to("nowhere")
 
     assert load_task(folder).id == "task"
+
+
+def test_steps_need_no_instruction_of_the_task(tmp_path: Path) -> None:
+    folder = write_steps_task(tmp_path / "task", "a", "b")
+
+    assert not (folder / "instruction.md").exists()
+    assert len(load_task(folder).steps) == 2
 
 
 def test_links_to_folders_inside_are_no_cycle(tmp_path: Path) -> None:

@@ -165,9 +165,9 @@ def test_a_step_falls_back_key_by_key(folder: Path) -> None:
 
 def test_the_multiplier_scales_budgets_and_nothing_else(folder: Path) -> None:
     dataset = Dataset(folder, folder / "dataset.toml", timeout_multiplier=2.0)
-    a, b, _ = plan_of(
+    a, b, c = plan_of(
         folder,
-        STEPS_TOML + "[steps.healthcheck]\ncommand = 'x'\n",
+        STEPS_TOML + "[steps.healthcheck]\ncommand = 'x'\nstart_period_sec = 7\n",
         settings=Settings(timeout_multiplier=1.5),
         dataset=dataset,
         files=step_files("a", "b", "c"),
@@ -177,6 +177,17 @@ def test_the_multiplier_scales_budgets_and_nothing_else(folder: Path) -> None:
     assert a.verifier.budget_seconds == 1800
     assert b.verifier.budget_seconds == 30
     assert [hook.timeout_seconds for hook in b.hooks] == [60, 30]
+    check = c.healthcheck
+    assert check is not None
+    assert (check.timeout_seconds, check.interval_seconds) == (30, 5)
+    assert (check.start_period_seconds, check.start_interval_seconds) == (7, 5)
+
+
+def test_the_bound_of_the_agents_setup_is_the_runners(folder: Path) -> None:
+    settings = Settings(agent_setup_timeout_s=9, timeout_multiplier=3)
+
+    assert plan_of(folder).agent_setup_timeout_seconds == 360
+    assert plan_of(folder, settings=settings).agent_setup_timeout_seconds == 9
 
 
 def test_the_worked_example_of_the_deadline(folder: Path) -> None:

@@ -79,6 +79,10 @@ def test_a_prior_trajectory_of_a_later_step_does_not_matter(tmp_path: Path) -> N
             TWO_STEPS + "[steps.agent]\nuser = 'a:staff'\n",
             "task.toml: step 'b': [agent].user",
         ),
+        (
+            TWO_STEPS + "[steps.verifier]\nuser = 'a:staff'\n",
+            "task.toml: step 'b': [verifier].user",
+        ),
     ],
 )
 def test_a_user_with_a_group(tmp_path: Path, toml: str, where: str) -> None:
@@ -115,6 +119,29 @@ def test_a_switch_of_users_under_continue(tmp_path: Path) -> None:
         " agent user for all steps; step 'a' runs as the image's default user, this"
         " one as 'agent'"
     )
+
+
+@pytest.mark.parametrize(
+    ("task_user", "step_user", "rule"),
+    [
+        (None, None, None),
+        ("'agent'", "'agent'", None),
+        ("1000", "'1000'", None),
+        ("'agent'", "'root'", "X34"),
+        ("0", "1000", "X34"),
+    ],
+)
+def test_users_that_differ_in_effect(
+    tmp_path: Path, task_user: str | None, step_user: str | None, rule: str | None
+) -> None:
+    toml = (f"[agent]\nuser = {task_user}\n" if task_user else "") + TWO_STEPS
+    if step_user:
+        toml += f"[steps.agent]\nuser = {step_user}\n"
+    plan = plan_of(tmp_path, toml, settings=CONTINUE, files=FILES)
+
+    found = problems(plan, can_continue=True)
+
+    assert [problem.rule for problem in found] == ([rule] if rule else [])
 
 
 def test_a_deadline_shorter_than_one_start(tmp_path: Path) -> None:
