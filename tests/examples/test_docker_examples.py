@@ -23,7 +23,7 @@ def examples(tmp_path, docker_image):
         text = path.read_text()
         path.write_text(text.replace(BASE, docker_image))
         changed += BASE in text
-    assert changed == 4
+    assert changed == 6
     return copy
 
 
@@ -34,9 +34,12 @@ def test_the_examples_are_sound(examples, run_pytest):
     tasks = sorted(path.parent.name for path in examples.glob("*/task.toml"))
     names = {f"{task}[{agent}]" for task in tasks for agent in ("oracle", "nop")}
     assert names <= set(run.cases)
-    for name in names:
+    for name in names:  # steps have rows too, without a sandbox of their own
         assert run.properties(name)["harbor.sandbox"] == "docker"
     assert run.properties("locked-room[oracle]")["harbor.verifier_mode"] == "separate"
+    assert run.properties("coffee-bar[oracle]")["harbor.verifier_mode"] == "mixed"
+    steps = {f"{step}[oracle]" for step in ("01-grind", "02-brew", "03-serve")}
+    assert steps <= set(run.cases)
 
 
 def test_only_the_base_image_comes_from_a_registry():
