@@ -54,7 +54,9 @@ def _turn_table(result: EpisodeResult, verdict: Verdict) -> Iterator[str]:
         reward = "-" if turn is None or turn.reward is None else f"{turn.reward:.2f}"
         seconds = "-" if turn is None else f"{turn.seconds:.1f}"
         line = f"{step.name:<{width}}  {reward:>6}  {seconds:>7}  {step.outcome}"
-        first = step.message.splitlines()[0] if step.message else ""
+        # That a step passed says its reward, which has a column of its own.
+        why = "" if step.outcome == "passed" else step.message
+        first = why.splitlines()[0] if why else ""
         yield f"{line}: {first}" if first else line
 
 

@@ -515,7 +515,7 @@ def test_the_failure_shows_a_table_of_turns(scripted: Project) -> None:
     result = project.run("datasets")
     table = result.outlines[result.outlines.index("step  reward  seconds  outcome") :]
     assert [re.sub(r"\d\.\d  (?=\w)", "T  ", line) for line in table[1:4]] == [
-        "01      1.00      T  passed: reward 1.00",
+        "01      1.00      T  passed",
         "02      0.30      T  failed: reward 0.30 < min_reward 0.50",
         "03         -        -  skipped: not run: stopped after 02",
     ]
