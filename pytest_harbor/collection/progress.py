@@ -20,20 +20,22 @@ def line(event: Event, *, has_steps: bool = False) -> str | None:
     With ``has_steps`` a report of its own tells how each turn ended, and turns are
     worth a line from their preparation on, which may wait for a health check.
     """
-    where = event.step or ""
+    # The turn of a single-step task has the task's name, which the line has already.
+    is_single = event.step is None or event.episode.startswith(f"{event.step}[")
+    where = "" if is_single else f"{event.step}: "
     data = event.data
     if event.kind == "sandbox_started":
         return f"sandbox {data.get('provider', '')} ready"
     if event.kind == "phase_started":
         shown = PHASES | {"prepare"} if has_steps else PHASES
-        return f"{where}: {event.phase}" if event.phase in shown else None
+        return f"{where}{event.phase}" if event.phase in shown else None
     if event.kind == "turn_ended" and has_steps:
         return None
     if event.kind == "turn_ended" and data.get("reward") is not None:
-        return f"{where}: reward {data['reward']:.2f}"
+        return f"{where}reward {data['reward']:.2f}"
     if event.kind == "attempt_failed":
         again = "trying again" if data.get("will_retry") else "giving up"
-        reason = event.message or data.get("failure_kind") or "failed"
+        reason = str(event.message or data.get("failure_kind") or "failed")
         return f"{again}: {reason.splitlines()[0]}"
     return None
 
@@ -53,5 +55,5 @@ def write(report: StepReport, config: pytest.Config) -> None:
     if terminal is None:
         return
     name = report.nodeid.rpartition("::")[2]
-    terminal.ensure_newline()
-    terminal.write_line(f"  {name}: {report.harbor['line']}")
+    # As the reporter's own lines, which begin with the line break: no blank ones between.
+    terminal.write_ensure_prefix(f"  {name}: {report.harbor['line']}")

@@ -28,7 +28,8 @@ def failure_text(result: EpisodeResult, verdict: Verdict, *, root: Path) -> str:
     if result.is_multi_step and result.turns:
         blocks.append("\n".join(_turn_table(result, verdict)))
     if result.turns:
-        blocks += _verifier(result.turns[-1])
+        last = result.turns[-1]
+        blocks += _verifier(last, f" of {last.name}" if result.is_multi_step else "")
     if result.kept_sandboxes:
         blocks += [f"kept: {line}" for line in result.kept_sandboxes]
     if result.logs is not None:
@@ -60,19 +61,19 @@ def _turn_table(result: EpisodeResult, verdict: Verdict) -> Iterator[str]:
         yield f"{line}: {first}" if first else line
 
 
-def _verifier(turn: TurnResult) -> list[str]:
+def _verifier(turn: TurnResult, whose: str) -> list[str]:
     blocks = []
     if turn.agent_timed_out:
-        blocks.append("the agent ran out of time")
+        blocks.append(f"the agent{whose} ran out of time")
     if turn.verifier_exit_code is not None:
-        blocks.append(f"verifier: exit code {turn.verifier_exit_code}")
+        blocks.append(f"verifier{whose}: exit code {turn.verifier_exit_code}")
     if turn.verifier_timed_out:
-        blocks.append("verifier: ran out of time")
+        blocks.append(f"verifier{whose}: ran out of time")
     if bad := [test for test in turn.inner_tests if test.status != "passed"]:
         blocks += _inner(bad)
     tail = turn.verifier_output_tail.splitlines()[-TAIL_LINES:]
     if tail:
-        blocks.append(f"last lines of the verifier (at most {TAIL_LINES}):")
+        blocks.append(f"last lines of the verifier{whose} (at most {TAIL_LINES}):")
         blocks += [f"  {line}" for line in tail]
     blocks += [f"warning: {line}" for line in turn.warnings]
     return blocks

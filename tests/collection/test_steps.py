@@ -205,10 +205,12 @@ def test_progress_speaks_of_phases_and_not_twice_of_rewards(scripted: Project) -
         "multi[oracle]: 01: agent",
         "multi[oracle]: 01: verify",
         "single[oracle]: sandbox scripted ready",
-        "single[oracle]: single: agent",
-        "single[oracle]: single: verify",
-        "single[oracle]: single: reward 1.00",
+        "single[oracle]: agent",
+        "single[oracle]: verify",
+        "single[oracle]: reward 1.00",
     ]
+    told = [i for i, line in enumerate(text) if "[oracle]" in line]
+    assert told == list(range(told[0], told[-1] + 1)), "blank lines between"
 
 
 @pytest.mark.parametrize("quiet", ["-q", "-qq", "--color=yes"])

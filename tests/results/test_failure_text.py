@@ -55,14 +55,14 @@ def test_turn_table(tmp_path: Path) -> None:
         declared_steps=("01-bake", "02", "03"),
         turns=(
             make_turn("01-bake", reward=0.25, durations={"agent": 61.0}),
-            make_turn("02", 1, status="error"),
+            make_turn("02", 1, status="error", verifier_exit_code=3),
         ),
     )
     verdict = Verdict(
         "error",
         "the sandbox died",
         (
-            StepVerdict("01-bake", 0, "passed", "", 0.25, 61.0),
+            StepVerdict("01-bake", 0, "passed", "reward 0.25", 0.25, 61.0),
             StepVerdict("02", 1, "error", "died\nmore"),
             StepVerdict("03", 2, "skipped", "not run: stopped after 02"),
         ),
@@ -73,6 +73,7 @@ def test_turn_table(tmp_path: Path) -> None:
         "01-bake    0.25     61.0  passed",
         "02            -      0.0  error: died",
         "03            -        -  skipped: not run: stopped after 02",
+        "verifier of 02: exit code 3",
     ]
 
 
