@@ -134,8 +134,8 @@ class Watcher:
         self._supervisor = 0
         self._since = 0
 
-    def run(self, command: Command, descriptors: list[int]) -> None:
-        """Start, wait, report. This process has joined the sandbox already.
+    def run(self, command: Command, descriptors: list[int]) -> wire.Message:
+        """Start and wait; returns the reply. This process has joined the sandbox.
 
         ``descriptors`` are standard input and, if there is one, the log.
         """
@@ -144,8 +144,7 @@ class Watcher:
         try:
             account = joined.find_account(command.user)
         except joined.NoSuchUser as error:
-            self._reply({"refused": str(error)})
-            return
+            return {"refused": str(error)}
         joined.make_home(account)
         reports, reporting = wire.channel()
         start = time.monotonic()
@@ -156,7 +155,7 @@ class Watcher:
         os.close(stdin)
         output.close_writers()
         if command.announce:
-            self._reply({"started": True})
+            self._announce()
         found = processes.look(self._proc, self._supervisor)
         self._since = found.start_ticks if found else 0
         outcome = self._wait(reports, output, command.timeout_seconds, start)
@@ -164,7 +163,13 @@ class Watcher:
         output.drain()
         if self._is_lost():
             outcome = {"lost": "its first process ended"}
-        self._reply({**outcome, **output.message(), "seconds": seconds})
+        return {**outcome, **output.message(), "seconds": seconds}
+
+    def bury(self) -> None:
+        """Collect the supervisor, whose work is done."""
+        if self._supervisor:
+            processes.send(self._supervisor, signal.SIGKILL)
+            os.waitpid(self._supervisor, 0)
 
     def _wait(
         self,
@@ -266,9 +271,9 @@ class Watcher:
             return False
         return bool(select.select([self._init_pidfd], [], [], 0)[0])
 
-    def _reply(self, message: wire.Message) -> None:
+    def _announce(self) -> None:
         try:
-            wire.send(self._channel, message)
+            wire.send(self._channel, {"started": True})
         except OSError:
             return
 

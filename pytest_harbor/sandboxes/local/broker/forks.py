@@ -1,9 +1,8 @@
 """Processes that the broker forks ahead of time, and what they do in a sandbox.
 
 To fork and to join takes longer than most of what is asked, so it is done while nobody
-waits: one process of each sandbox waits for the next command, and one moves files, one
-request after the other. Both are forked while the sandbox is being made, hear on their
-line when it is there, and end when the line does.
+waits: one process of each sandbox watches over its commands, and one moves files, both one
+request after the other. They end when their line does.
 """
 
 from __future__ import annotations
@@ -39,30 +38,21 @@ class Fork:
     pid: int
     line: socket.socket
 
-    def show(self, sandbox: Sandbox) -> None:
-        """Tell it which sandbox is its own; what it is asked before would wait."""
-        message = {"namespaces": sandbox.namespaces, "init_pid": sandbox.init_pid}
-        pidfd = sandbox.init_pidfd
-        try:
-            wire.send(self.line, message, () if pidfd is None else [pidfd])
-        except OSError:
-            return  # it was killed; whoever asks it for something will see
 
+def fork(work: Work, sandbox: Sandbox, keep: frozenset[int] = frozenset()) -> Fork:
+    """A process that does ``work``; it imports nothing any more.
 
-def fork(work: Work, keep: set[int] | frozenset[int] = frozenset()) -> Fork:
-    """A process that does ``work`` once it knows its sandbox.
-
-    It keeps the standard streams, its line and ``keep``, and imports nothing any more.
+    It keeps the standard streams, its line, the sandbox's pidfd and ``keep``.
     """
     ours, theirs = wire.channel()
     pid = os.fork()
     if pid == 0:
         try:
-            _prepare({0, 1, 2, theirs.fileno(), *keep})
-            if (received := wire.receive(theirs)) is not None:
-                facts, pidfds = received
-                pidfd = pidfds[0] if pidfds else None
-                work(theirs, Sandbox(facts["namespaces"], facts["init_pid"], pidfd))
+            needed = {0, 1, 2, theirs.fileno(), *keep}
+            if sandbox.init_pidfd is not None:
+                needed.add(sandbox.init_pidfd)
+            _prepare(needed)
+            work(theirs, sandbox)
         finally:
             os._exit(0)  # a fork must never return
     theirs.close()
@@ -89,27 +79,39 @@ def _enter(sandbox: Sandbox, namespaces: int) -> str:
     return ""
 
 
-def run_command(proc: int) -> Work:
-    """Wait for one command and watch over it; ``proc`` is the host's ``/proc``."""
+def run_commands(proc: int) -> Work:
+    """Watch over one command after the other, until the line ends.
+
+    ``proc`` is the host's ``/proc``. Each command replies on its own channel; the
+    line hears when this process has time again.
+    """
 
     def work(line: socket.socket, sandbox: Sandbox) -> None:
+        gc.enable()  # it lives on; what the broker froze stays untouched
         problem = _enter(sandbox, sandbox.namespaces)
-        received = wire.receive(line)
-        line.close()
-        if received is None:
-            return
-        message, (channel_number, *descriptors) = received
-        channel = socket.socket(fileno=channel_number)
-        try:
+        keep = {0, 1, 2, line.fileno(), proc}
+        if sandbox.init_pidfd is not None:
+            keep.add(sandbox.init_pidfd)
+        while (received := wire.receive(line)) is not None:
+            message, (channel_number, *descriptors) = received
+            channel = socket.socket(fileno=channel_number)
             if problem:
                 _reply(channel, {"lost": problem})
                 return
             watcher = command.Watcher(
                 channel, proc, sandbox.init_pid, sandbox.init_pidfd
             )
-            watcher.run(command.Command.parse(message), descriptors)
-        except BaseException as error:  # noqa: BLE001  # whoever waits must hear of it
-            _reply(channel, {"lost": f"{type(error).__name__}: {error}"})
+            try:
+                reply = watcher.run(command.Command.parse(message), descriptors)
+            except BaseException as error:  # noqa: BLE001  # whoever waits must hear of it
+                _reply(channel, {"lost": f"{type(error).__name__}: {error}"})
+                return
+            # In this order: who has the reply may ask for the next command at once.
+            wire.send(line, {"idle": True})
+            _reply(channel, reply)
+            watcher.bury()
+            channel.close()
+            kernel.close_all_but(keep)
 
     return work
 

@@ -52,7 +52,7 @@ class Place:
     is_stopping: bool = False
     jobs: set[int] = field(default_factory=set)
     runner: forks.Fork | None = None
-    """Waits for the next command."""
+    """Watches over commands, and has nothing to do right now."""
     mover: forks.Fork | None = None
     """Moves files, and has nothing to do right now."""
 
@@ -169,9 +169,6 @@ class Broker:
         self._places[message["place"]] = place
         self._watch(said, select.POLLIN, lambda: self._hear(place))
         self._watch(channel.fileno(), select.POLLIN, lambda: self._end_place(place))
-        # Beside the making of the sandbox, so that they are there when it is.
-        place.mover = self._fork_mover(place)
-        place.runner = self._fork_runner(place)
 
     def _hear(self, place: Place) -> None:
         data = os.read(place.said, 4096)
@@ -188,12 +185,11 @@ class Broker:
         self._open(place, {"pid": place.init_pid, "tools": last.split()[1:]})
 
     def _open(self, place: Place, facts: wire.Message) -> None:
-        """Let those in that were forked for it, and say that it is there."""
+        """Say that it is there, and fork what will be asked for, before it is."""
         place.is_ready = True
-        for worker in (place.mover, place.runner):
-            if worker is not None:
-                worker.show(place.sandbox)
         _reply(place.channel, facts)
+        place.mover = self._fork_mover(place)
+        place.runner = self._fork_runner(place)
 
     def _await_holder(self, pid: int) -> None:
         """Wait until PID 1 is the sleeping program, which needs no file any more."""
@@ -241,7 +237,6 @@ class Broker:
             handed = [channel.fileno(), *descriptors]
             pid = self._ask(self._take_runner, place, message, handed)
             self._jobs[pid] = Job(channel, message["place"])
-            place.runner = self._fork_runner(place)
         else:
             pid = self._ask(self._take_mover, place, message, descriptors)
             self._jobs[pid] = Job(channel, message["place"])
@@ -278,21 +273,21 @@ class Broker:
         return mover or self._fork_mover(place)
 
     def _fork_runner(self, place: Place) -> forks.Fork:
-        runner = forks.fork(forks.run_command(self._proc), {self._proc})
-        return self._admit(place, runner)
+        work = forks.run_commands(self._proc)
+        runner = forks.fork(work, place.sandbox, frozenset({self._proc}))
+        place.jobs.add(runner.pid)
+        self._watch(
+            runner.line.fileno(), select.POLLIN, lambda: self._ran(place, runner)
+        )
+        return runner
 
     def _fork_mover(self, place: Place) -> forks.Fork:
-        mover = forks.fork(forks.move_files)
+        mover = forks.fork(forks.move_files, place.sandbox)
+        place.jobs.add(mover.pid)
         self._watch(
             mover.line.fileno(), select.POLLIN, lambda: self._moved(place, mover)
         )
-        return self._admit(place, mover)
-
-    def _admit(self, place: Place, worker: forks.Fork) -> forks.Fork:
-        place.jobs.add(worker.pid)
-        if place.is_ready:
-            worker.show(place.sandbox)
-        return worker
+        return mover
 
     def _moved(self, place: Place, mover: forks.Fork) -> None:
         """Pass a reply on; the process then has time for the next request."""
@@ -306,6 +301,18 @@ class Broker:
             place.mover = mover
         else:
             self._hang_up(mover)
+
+    def _ran(self, place: Place, runner: forks.Fork) -> None:
+        """A command is over; the process says itself how it went."""
+        if wire.receive(runner.line) is None:  # it ended, which _reap reports
+            self._hang_up(runner)
+            return
+        if job := self._jobs.pop(runner.pid, None):
+            job.channel.close()
+        if place.runner is None and not place.is_stopping:
+            place.runner = runner
+        else:
+            self._hang_up(runner)
 
     def _hang_up(self, worker: forks.Fork | None) -> None:
         """End what waits on this line."""
