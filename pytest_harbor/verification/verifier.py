@@ -250,7 +250,7 @@ def has_transcript(got: Downloaded, agent: Path) -> bool:
 
     ``agent`` is where its folder ``agent`` came to lie.
     """
-    if got.status == "failed" or agent.is_symlink():
+    if got.status == "failed":
         return True
     name = TRANSCRIPT.rpartition("/")[2]
     dropped = {item.partition(": ")[0] for item in got.dropped}

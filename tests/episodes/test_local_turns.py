@@ -108,7 +108,10 @@ class TestCleanUp:
             "mkfifo /logs/agent/trajectory.json",
             "mkdir -p /logs/agent/trajectory.json/x",
             "mkdir x; touch x/trajectory.json; rm -r /logs/agent; ln -s $PWD/x /logs/agent",
-            "rm -r /logs/agent; ln -s verifier /logs/agent",
+            *(
+                f"cd /logs; touch artifacts/trajectory.json; rm -r agent; ln -s {to} agent"
+                for to in ("artifacts", "/logs/artifacts")
+            ),
         ],
     )
     def test_a_transcript_of_the_agents_own_goes_too(self, tmp_path, run_local, plant):
