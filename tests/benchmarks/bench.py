@@ -37,6 +37,8 @@ from pytest_harbor.sandboxes.api import EnvironmentSpec, Provider
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+TURNS = 10
+
 
 @dataclass(frozen=True)
 class Measure:
@@ -313,6 +315,55 @@ def local(scale: Scale, scratch: Path) -> Iterator[Measure]:
     )
 
 
+def write_steps_task(folder: Path, steps: int) -> Path:
+    """As :func:`write_task`, with steps; each is graded by the task's own tests."""
+    write_task(folder)
+    tables = "".join(
+        f'[[steps]]\nname = "{number:02}"\n[steps.verifier]\ntimeout_sec = 60\n'
+        for number in range(steps)
+    )
+    with (folder / "task.toml").open("a") as file:
+        file.write(tables)
+    for number in range(steps):
+        step = folder / "steps" / f"{number:02}"
+        step.mkdir(parents=True)
+        (step / "instruction.md").write_text("Write ok into done.txt.\n")
+    return folder
+
+
+def turns(scale: Scale, scratch: Path) -> Iterator[Measure]:
+    """One episode of ten turns against ten episodes of one, in local sandboxes."""
+    from pytest_harbor.sandboxes.local.provider import LocalProvider
+
+    single = write_task(scratch / "single")
+    multi = write_steps_task(scratch / "multi", TURNS)
+
+    async def measure() -> dict[str, float]:
+        provider = LocalProvider()
+
+        async def ten_episodes() -> None:
+            for _ in range(TURNS):
+                await run_episode(provider, single, scratch / "logs")
+
+        try:
+            return await medians(
+                max(scale.rounds, 10),
+                ten_turns=lambda: run_episode(provider, multi, scratch / "logs"),
+                ten_episodes=ten_episodes,
+            )
+        finally:
+            await provider.aclose()
+
+    median = anyio.run(measure)
+    yield Measure(
+        f"local: {TURNS} turns / {TURNS} one-turn episodes",
+        median["ten_turns"] / median["ten_episodes"],
+        1.0,
+        detail=f"{median['ten_turns'] * 1000:.0f} ms / "
+        f"{median['ten_episodes'] * 1000:.0f} ms",
+    )
+
+
 @contextlib.contextmanager
 def counted_requests() -> Iterator[list[str]]:
     """Requests that the Docker SDK sends while the context is open."""
@@ -416,6 +467,7 @@ BENCHMARKS = {
     "import": import_cost,
     "collection": collection,
     "local": local,
+    "turns": turns,
     "docker": docker,
     "workers": workers,
     "memory": memory,
