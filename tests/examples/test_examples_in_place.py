@@ -1,0 +1,78 @@
+"""examples/local where namespaces are forbidden: the first command of a plain container.
+
+The container is a local sandbox of ours, in which this mode is asked for.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import sysconfig
+from collections.abc import Iterable, Iterator
+from importlib import metadata
+from pathlib import Path
+
+import anyio
+import pytest
+
+from pytest_harbor.sandboxes.api import EnvironmentSpec, Upload
+from pytest_harbor.sandboxes.local.provider import LocalProvider
+
+ROOT = Path(__file__).resolve().parents[2]
+SITE = Path(sysconfig.get_path("purelib"))
+NEEDED = ("anyio", "filelock", "pathspec", "pydantic", "pytest", "tomli")
+COMMAND = (
+    "rm -rf /logs && cd /home && "
+    "python3 -m pytest -p pytest_harbor.plugin -p no:cacheprovider local -v "
+    "-o harbor_local_mode=in-place"
+)
+
+
+def installed(names: Iterable[str], seen: set[str]) -> Iterator[Path]:
+    """What distributions and those that they need put into site-packages."""
+    for name in {re.split(r"[^\w.-]", name)[0].lower() for name in names} - seen:
+        seen.add(name)
+        try:
+            found = metadata.distribution(name)
+        except metadata.PackageNotFoundError:
+            continue  # of another platform or an older Python
+        tops = {path.parts[0] for path in found.files or ()}
+        yield from (SITE / top for top in tops if top != ".." and (SITE / top).exists())
+        needed = [line for line in found.requires or () if "extra ==" not in line]
+        yield from installed(needed, seen)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="in-place mode needs root")
+def test_the_examples_are_green_in_place():
+    async def run():
+        provider = LocalProvider()
+        try:
+            if not (found := await provider.probe()).available:
+                pytest.skip(found.reason)
+            spec = EnvironmentSpec(network="no-network", workdir="/home")
+            sandbox = await provider.start(spec, name="container", labels={})
+            packages = set(installed(NEEDED, set()))
+            await sandbox.upload(
+                [
+                    Upload(ROOT / "examples" / "local", "/home/local"),
+                    *(
+                        Upload(path, f"/opt/code/{path.name}")
+                        for path in (ROOT / "pytest_harbor", *packages)
+                    ),
+                ]
+            )
+            return await sandbox.exec(
+                COMMAND.replace("python3", f"{sys.base_prefix}/bin/python3"),
+                env={"PYTHONPATH": "/opt/code", "PYTHONDONTWRITEBYTECODE": "1"},
+                timeout_seconds=100,
+            )
+        finally:
+            await provider.aclose()
+
+    done = anyio.run(run)
+    assert done.exit_code == 0, done.stdout + done.stderr
+    assert "in-place" in done.stdout
+    steps = ("01-batter", "02-oven", "03-frosting", "01-anything", "02-the-best")
+    for step in steps:
+        assert f"SUBPASSED[{step}]" in done.stdout
