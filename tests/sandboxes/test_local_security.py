@@ -307,6 +307,10 @@ anyio.run(main)
 """
 
 
+def _children(pid):
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+
+
 def _processes_below(pid):
     pending, found = [pid], []
     while pending:
@@ -418,6 +422,53 @@ def test_nothing_grows_with_the_number_of_sandboxes(bench):
     after = counts()
     # The broker may have one or two ended processes still to collect.
     assert all(now <= then + 2 for now, then in zip(after, before, strict=True))
+
+
+def test_two_processes_serve_a_sandbox_however_much_is_asked(bench, fresh_box):
+    broker = bench.provider._ready.broker._process.pid
+
+    async def ask(number):
+        for _ in range(number):
+            await fresh_box.exec("true")
+            await fresh_box.upload([Upload(b"x", "/tmp/x")])
+            assert await fresh_box.read_bytes("/tmp/x") == b"x"
+
+    bench.portal.call(ask, 1)
+    before = set(_children(broker))
+    bench.portal.call(ask, 5)
+    assert set(_children(broker)) == before
+
+    async def ask_at_once():
+        async with anyio.create_task_group() as tasks:
+            for _ in range(4):
+                tasks.start_soon(ask, 2)
+
+    bench.portal.call(ask_at_once)
+    bench.portal.call(ask, 1)
+    deadline = time.monotonic() + 10
+    while len(_children(broker)) > len(before) and time.monotonic() < deadline:
+        time.sleep(0.01)  # those that were too many still end
+    assert len(_children(broker)) == len(before)
+
+
+def test_a_process_that_was_killed_is_replaced(bench, fresh_box):
+    broker = bench.provider._ready.broker._process.pid
+    bench.portal.call(fresh_box.read_bytes, "/etc/passwd")
+    names = {
+        int(pid): Path(f"/proc/{pid}/comm").read_text() for pid in _children(broker)
+    }
+    workers = [pid for pid, name in names.items() if name == "harbor-broker\n"]
+    assert workers
+    for pid in workers:
+        os.kill(pid, signal.SIGKILL)
+
+    async def ask():
+        result = await fresh_box.exec("echo there")
+        return result.stdout, await fresh_box.read_bytes("/etc/hostname") is not None
+
+    while any(_is_alive(pid) for pid in workers):
+        time.sleep(0.01)
+    assert bench.portal.call(ask) == ("there\n", True)
 
 
 def test_probing_twice_at_once_is_probing_once():

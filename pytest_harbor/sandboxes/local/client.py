@@ -24,7 +24,7 @@ _MAX_STDERR_BYTES = 4000
 
 
 class BrokerClient:
-    """Starts the broker on first use and sends it requests.
+    """Starts the broker, on first use at the latest, and sends it requests.
 
     May be used from several event loops and threads: every request has a channel of
     its own, nothing is shared but the sending end. ``folder`` is removed by the broker
@@ -37,6 +37,16 @@ class BrokerClient:
         self._socket: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._stderr = -1
+
+    def start(self) -> None:
+        """Have the broker start while something else is done.
+
+        Raises:
+            SandboxUnavailable: its interpreter cannot be started.
+        """
+        with self._lock:
+            if self._socket is None:
+                self._socket = self._start()
 
     def request(
         self, message: Mapping[str, object], descriptors: Sequence[int] = ()

@@ -113,9 +113,11 @@ class LocalProvider(Provider):
         shelf = shelves()[0]
         folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX, dir=shelf)).resolve()
         (folder / _OWNER_FILE).write_text(str(Owner.current()))
+        broker = BrokerClient(folder)
+        broker.start()  # it comes up while the userland is made
         land = None if bwrap is None else _make_userland(bwrap, folder)
         previous = self._ready
-        self._ready = _Ready(folder, BrokerClient(folder), land)
+        self._ready = _Ready(folder, broker, land)
         if previous is not None:
             previous.broker.close()
             _remove_folder(previous.folder)
