@@ -235,6 +235,9 @@ class TestPreparation:
         failed = result.turns[-1]
         assert failed.name == step
         assert says in failed.failure_reason
+        if case == "exit code":
+            log = failed.logs / "agent" / "setup.txt"
+            assert log.read_text() == "no package\n"
         assert result.failure_kind == "harbor:step_setup_failed"
         assert step not in [turn.step for turn in agent.turns]
         if step == "a":
@@ -621,6 +624,13 @@ class TestBrokenSandbox:
                 "rm -f /etc/passwd", USER, "error", "harbor:sandbox_lost", id="no users"
             ),
             pytest.param(
+                "rm -f /etc/passwd",
+                '[steps.verifier]\nuser = "bin"\n',
+                "error",
+                "harbor:sandbox_lost",
+                id="no user for the verifier",
+            ),
+            pytest.param(
                 "setsid sleep 299792.4 & sleep 299792.4 &",
                 CHECK,
                 "graded",
@@ -639,7 +649,8 @@ class TestBrokenSandbox:
         if status == "error":
             # Nobody's score, whoever is to blame: tried again, twice the same.
             assert (result.status, len(result.failed_attempts)) == ("outage", 2)
-            assert result.failed_phase == "prepare"
+            phase = "verify" if "verifier" in keys else "prepare"
+            assert result.failed_phase == phase
         else:
             expected = 1.0 if status == "graded" else 0.5
             assert (result.status, result.reward) == ("graded", expected)
