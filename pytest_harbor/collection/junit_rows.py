@@ -60,9 +60,6 @@ def _rows(
         duration=0.0,
         user_properties=properties,
     )
-    if hasattr(report, "node"):  # the worker; part of the key of a row
-        for row in (ended, closed):
-            vars(row)["node"] = report.node
     return [ended, closed]
 
 
