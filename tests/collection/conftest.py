@@ -18,7 +18,9 @@ from pytest_harbor.tasks.folder import load, plan  # noqa: F401
 
 
 @pytest.fixture
-def project(pytester: pytest.Pytester) -> Project:
+def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Project:
     """A scratch project whose root is the rootdir, with real tasks in ``datasets/``."""
     pytester.makeini("[pytest]\nfilterwarnings = error\n")
+    # At the end of a run hypothesis's plugin imports all of hypothesis, every time anew.
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:hypothesispytest")
     return Project(pytester)
