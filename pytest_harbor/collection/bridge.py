@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any, Final, TypeVar
 
 import anyio
@@ -99,6 +99,9 @@ class Bridge:
 
     def close(self) -> None:
         """End the loop. What still runs in it is cancelled."""
+        # Left alone the portal would wait for it, however long that takes.
+        with suppress(RuntimeError):
+            self._portal.call(self._portal.stop, True)
         self._exit.close()
 
 

@@ -93,6 +93,28 @@ def test_clean_up_that_never_ends_is_left_behind(
     release.set()
 
 
+def test_closing_cancels_what_an_interrupt_left_running() -> None:
+    """One that comes before the wait began has nobody who would cancel the call."""
+    bridge = Bridge()
+    ended = threading.Event()
+    started = threading.Event()
+
+    async def episode() -> None:
+        started.set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            ended.set()
+
+    bridge._portal.start_task_soon(episode)
+    assert started.wait(10)
+    closing = threading.Thread(target=bridge.close, daemon=True)
+    closing.start()
+    closing.join(10)
+    assert not closing.is_alive()
+    assert ended.is_set()
+
+
 def test_awaited_from_another_loop(bridge: Bridge) -> None:
     cleaned = threading.Event()
     began = threading.Event()
