@@ -386,7 +386,9 @@ def test_steps_of_a_killed_workers_item_keep_their_rows(
         "--junitxml=j.xml",
     )
     result.stdout.fnmatch_lines(["*worker 'gw0' crashed while running*"])
-    assert sorted(rows(project)) == ["01[dies:Dies]", "multi[dies:Dies]"]
+    found = rows(project)
+    assert sorted(found) == ["01[dies:Dies]", "multi[dies:Dies]"]
+    assert float(found["multi[dies:Dies]"].attrib["time"]) == 0
 
 
 class FakeItem:
