@@ -234,11 +234,19 @@ class TestChangedFolder:
         assert kinds == ["harbor:sandbox_lost", "harbor:refused"]
 
     def test_what_tools_leave_there_does_not_count(self, task, scripted, tmp_path):
-        for logs in (tmp_path / "logs", task / ".harbor/logs", task / "results/logs"):
-            result = self.run(
-                task, scripted, logs, lambda: (task / ".cache").mkdir(exist_ok=True)
-            )
-            assert result.status == "graded"
+        def change():
+            (task / ".cache").mkdir()
+
+        result = self.run(task, scripted, tmp_path / "logs", change)
+        assert result.status == "graded"
+
+    def test_logs_of_the_run_itself_do_not_count(self, task, scripted):
+        lost = [SandboxLost("gone")]
+        scripted.answer = lambda command: (
+            lost.pop() if lost and "test.sh" in command.text else passing(command)
+        )
+        result = self.run(task, scripted, task / "results/logs", lambda: None)
+        assert (result.status, len(result.failed_attempts)) == ("graded", 1)
 
 
 class TestUnavailable:
