@@ -198,6 +198,31 @@ class TestTurns:
         assert (result.status, result.reward) == ("graded", 0.5)
         assert result.failure_kind == "harbor:step_workdir_failed"
 
+    def test_a_verifier_of_the_steps_own(
+        self, tmp_path, run_docker, toml, docker_image
+    ):
+        task = write_steps_task(
+            tmp_path / "task",
+            toml=f'artifacts = ["made"]\n{toml}[[steps]]\nname = "a"\n'
+            f'[steps.verifier.environment]\ndocker_image = "{docker_image}"\n'
+            'workdir = "/grade"\nenv = { WHERE = "own" }\n'
+            '[[steps]]\nname = "b"\n',
+            test='[ "$PWD" = /app ] && [ -z "$WHERE" ]'
+            " && echo 1 > /logs/verifier/reward.txt",
+            files={
+                "steps/a/instruction.md": "",
+                "steps/b/instruction.md": "",
+                "steps/a/tests/test.sh": '[ "$PWD" = /grade ] && [ "$WHERE" = own ]'
+                " && [ ! -e /app/other ] && cp /app/made /logs/verifier/reward.txt",
+            },
+        )
+        agent = PerStep({"a": "echo 0.5 > made; touch other", "b": "ls"})
+        result = run_docker(task, agent)
+        assert [turn.reward for turn in result.turns] == [0.5, 1.0], result
+        assert result.verifier_mode == "mixed"
+        # The agent's own sandbox went on.
+        assert agent.said("b") == ["made", "other"]
+
     @pytest.mark.parametrize(
         ("break_it", "keys", "status", "kind"),
         [

@@ -348,6 +348,37 @@ def test_the_worked_example_of_the_modes(folder: Path) -> None:
     assert c.verifier.environment.image == "task-verifier"
 
 
+def test_an_environment_of_a_step_replaces_the_tasks_as_a_whole(folder: Path) -> None:
+    a, b = plan_of(
+        folder,
+        IMAGE
+        + """
+        [verifier.environment]
+        docker_image = "task-verifier"
+        workdir = "/grade"
+        cpus = 2
+        env = { A = "1" }
+        [[steps]]
+        name = "a"
+        [[steps]]
+        name = "b"
+        [steps.verifier.environment]
+        docker_image = "b-verifier"
+        """,
+        files=step_files("a", "b"),
+    ).turns
+
+    assert a.verifier.environment is not None
+    assert (a.verifier.environment.workdir, a.verifier.environment.cpus) == (
+        "/grade",
+        2,
+    )
+    environment = b.verifier.environment
+    assert environment is not None
+    assert (environment.image, environment.env) == ("b-verifier", {})
+    assert (environment.workdir, environment.cpus) == (None, None)
+
+
 def test_declared_artifacts_can_force_separate_verification(folder: Path) -> None:
     a, b = plan_of(
         folder,
