@@ -107,6 +107,45 @@ KEYS = [
     ),
     Key(
         "X01",
+        "[environment]\nworkdir = '/app/../etc'\n",
+        "task.toml: [environment].workdir: '/app/../etc' holds '..'; write the path",
+    ),
+    *(
+        Key(
+            "X01",
+            f"[environment]\nworkdir = '{path}'\n",
+            f"task.toml: [environment].workdir: '{path}' {where}; choose another folder",
+        )
+        for path, where in (
+            ("/proc", "is /proc"),
+            ("/sys/kernel", "lies in /sys"),
+            ("/dev/shm", "lies in /dev"),
+            ("/tests/", "is /tests"),
+            ("//tests/data", "lies in /tests"),
+            ("/./solution", "is /solution"),
+            ("/logs/verifier/x", "lies in /logs/verifier"),
+            ("/logs//agent", "is /logs/agent"),
+        )
+    ),
+    *(
+        Key("X01", f"[{table}]\nuser = {user}\n", f"task.toml: [{table}].user: {text}")
+        for table in ("agent", "verifier")
+        for user, text in (
+            ("-1", "must be a user ID from 0 to 4294967294, not -1"),
+            ("4294967295", "must be a user ID from 0 to 4294967294, not 4294967295"),
+            ("'4294967295'", "must be an ID from 0 to 4294967294, not '4294967295'"),
+            ("'0:9999999999'", "must be an ID from 0 to 4294967294, not '9999999999'"),
+            ("'١٢٣'", "'١٢٣' is no user: write the ID in the digits 0 to 9"),
+            ("'app:²'", "'²' is no user: write the ID in the digits 0 to 9"),
+        )
+    ),
+    Key(
+        "X01",
+        "[[verifier.collect]]\ncommand = 'true'\nuser = 4294967295\n",
+        "must be a user ID from 0 to 4294967294, not 4294967295",
+    ),
+    Key(
+        "X01",
         "[environment.env]\n'A=B' = 'x'\n",
         "task.toml: [environment].env: variable 'A=B': no '=', NUL or empty name",
     ),

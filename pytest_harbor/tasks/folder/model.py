@@ -19,7 +19,6 @@ from pytest_harbor.tasks.folder.artifact_paths import (
 )
 from pytest_harbor.tasks.folder.names import HEADER_NAME
 from pytest_harbor.tasks.folder.values import (
-    AbsolutePath,
     Amount,
     Count,
     EnvironmentMode,
@@ -35,6 +34,7 @@ from pytest_harbor.tasks.folder.values import (
     Topology,
     User,
     Variables,
+    Workdir,
     refusal,
 )
 
@@ -239,7 +239,7 @@ class EnvironmentConfig(NetworkTable):
     """Acceptable GPU types; unset: any."""
     tpu: TpuConfig | None = None
     """TPU; this runner has none."""
-    workdir: AbsolutePath | None = None
+    workdir: Workdir | None = None
     """Working directory in the sandbox; unset: the image's."""
     env: Variables = Field(default_factory=dict)
     """Environment of the sandbox; values may be ``${VAR}`` templates."""

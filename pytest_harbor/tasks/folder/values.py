@@ -7,6 +7,7 @@ error's type (``X27``); see :func:`refusal`.
 from __future__ import annotations
 
 import math
+import posixpath
 import re
 from typing import Annotated, Literal, TypeAlias
 
@@ -20,6 +21,11 @@ from pytest_harbor.tasks.folder.names import (
 )
 
 MAX_COUNT = 2**53  # beyond any machine, and exact in every JSON reader
+MAX_USER_ID = 2**32 - 2  # the highest number means "no user" to the kernel
+NO_WORKDIR = (
+    *("/proc", "/sys", "/dev"),  # the kernel's
+    *("/tests", "/solution", "/logs/verifier", "/logs/agent"),  # emptied and filled
+)
 TOPOLOGY = re.compile(r"[1-9][0-9]*(x[1-9][0-9]*){1,2}")
 
 
@@ -55,10 +61,23 @@ def _count(value: int) -> int:
 
 def _user(value: object) -> str | int:
     if isinstance(value, str) and value:
+        for part in value.split(":"):
+            _check_user_part(part)
         return value
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-        return value
+    if isinstance(value, int) and not isinstance(value, bool):
+        if 0 <= value <= MAX_USER_ID:
+            return value
+        raise refusal("X01", f"must be a user ID from 0 to {MAX_USER_ID}, not {value}")
     raise refusal("X01", "must be a user name or a user ID")
+
+
+def _check_user_part(part: str) -> None:
+    if not part.isdigit():
+        return
+    if not part.isascii():
+        raise refusal("X01", f"'{part}' is no user: write the ID in the digits 0 to 9")
+    if len(part) > len(str(MAX_USER_ID)) or int(part) > MAX_USER_ID:
+        raise refusal("X01", f"must be an ID from 0 to {MAX_USER_ID}, not '{part}'")
 
 
 def _min_reward(value: object) -> float | dict[str, float]:
@@ -82,6 +101,19 @@ def _gate(value: object) -> float:
 def _absolute(value: str) -> str:
     if not value.startswith("/") or "\0" in value:
         raise refusal("X01", "must be an absolute path")
+    if ".." in value.split("/"):
+        raise refusal("X01", f"'{value}' holds '..'; write the path without it")
+    return value
+
+
+def _workdir(value: str) -> str:
+    path = posixpath.normpath("/" + value.lstrip("/"))
+    for folder in NO_WORKDIR:
+        if path == folder or path.startswith(f"{folder}/"):
+            where = "is" if path == folder else "lies in"
+            raise refusal(
+                "X01", f"'{value}' {where} {folder}; choose another folder, as /app"
+            )
     return value
 
 
@@ -158,5 +190,6 @@ Hosts: TypeAlias = Annotated[
 ]
 FiniteNumber: TypeAlias = Annotated[float, AfterValidator(_finite)]
 AbsolutePath: TypeAlias = Annotated[str, AfterValidator(_absolute)]
+Workdir: TypeAlias = Annotated[AbsolutePath, AfterValidator(_workdir)]
 StepName: TypeAlias = Annotated[str, AfterValidator(_step_name)]
 Topology: TypeAlias = Annotated[str, AfterValidator(_topology)]
