@@ -221,7 +221,7 @@ def test_a_broken_task_does_not_stop_the_others(project: Project, workers: str) 
     project.task("a-broken", "x = [")
     project.task("b-empty", test=None, instruction=None)
     project.task("c-good")
-    result = project.run_apart("datasets", "-n", workers)
+    result = project.run("datasets", "-n", workers)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.assert_outcomes(passed=1, errors=2)
     result.stdout.fnmatch_lines_random(
@@ -341,7 +341,7 @@ def test_loader_warnings_are_shown_once_and_never_as_errors(project: Project) ->
 
 def test_warnings_are_told_by_one_worker(project: Project) -> None:
     project.task("a", "colour = 1\n[agent]\ntimeout_sec = 9\n")
-    result = project.run_apart("datasets", "-n", "2")
+    result = project.run("datasets", "-n", "2")
     result.assert_outcomes(passed=1, warnings=1)
 
 

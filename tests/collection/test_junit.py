@@ -123,7 +123,7 @@ def test_odd_bytes_everywhere(project: Project) -> None:
         'printf \'{"reward": 0, "od\\\\u0000d\\\\u001b<key>": 1}\''
         " > /logs/verifier/reward.json",
     )
-    result = project.run_apart("datasets", "--junitxml=j.xml", "-ojunit_logging=all")
+    result = project.run("datasets", "--junitxml=j.xml", "-ojunit_logging=all")
     result.assert_outcomes(failed=1)
     (case,) = suite(project).findall("testcase")
     names = [name for name, _ in properties(case)]
@@ -138,7 +138,7 @@ def rows(project: Project) -> dict[str, ET.Element]:
 @pytest.mark.parametrize("workers", ["0", "2"])
 def test_steps_are_rows_of_their_own(three_steps: Project, workers: str) -> None:
     project = three_steps
-    result = project.run_apart("datasets", "--junitxml=j.xml", "-n", workers, "-v")
+    result = project.run("datasets", "--junitxml=j.xml", "-n", workers, "-v")
     result.stdout.fnmatch_lines(
         [
             "*SUBPASSED[[]01[]] reward=1.00*",
@@ -204,7 +204,7 @@ def test_same_xml_with_and_without_workers(project: Project) -> None:
     project.task("c", "x = [")
 
     def seen(workers: str) -> object:
-        project.run_apart("datasets", "--junitxml=j.xml", "-n", workers)
+        project.run("datasets", "--junitxml=j.xml", "-n", workers)
         volatile = {"harbor.logs", "harbor.seconds"}
         cases = {
             name: (

@@ -250,7 +250,7 @@ def test_a_retried_episode_leaves_nothing_of_the_broken_try(
             "steps/02/tests/lost": "1",
         },
     )
-    result = project.run_apart("datasets", "-v", "-n", workers, "--junitxml=j.xml")
+    result = project.run("datasets", "-v", "-n", workers, "--junitxml=j.xml")
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(
         [
