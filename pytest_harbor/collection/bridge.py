@@ -10,7 +10,8 @@ import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
-from typing import Any, Final, TypeVar
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar, cast
 
 import anyio
 import anyio.to_thread
@@ -22,6 +23,19 @@ WAKE_UP_SECONDS: Final = 0.5
 
 CLEAN_UP_SECONDS: Final = 120.0
 """How long an interrupted call may clean up; what is left then is swept later."""
+
+
+@dataclass(frozen=True)
+class _Ended(Generic[T]):
+    """How a call ended: what it gave back, or what it raised."""
+
+    result: T | None = None
+    error: BaseException | None = None
+
+    def value(self) -> T:
+        if self.error is not None:
+            raise self.error
+        return cast("T", self.result)
 
 
 class Bridge:
@@ -57,24 +71,19 @@ class Bridge:
         ended = threading.Event()
         end = object()
 
-        async def supervised() -> T:
-            try:
-                return await function(*args)
-            finally:
-                ended.set()
-
-        future: Future[T] = self._portal.start_task_soon(supervised)
+        future = self._start(function, args, ended)
         future.add_done_callback(lambda _: box.put(end))
         try:
             while (thing := _next(box)) is not end:
                 if receive is not None:
                     receive(thing)
-            return future.result()
+            ended_call = future.result()
         except BaseException:
             if not ended.is_set():
                 future.cancel()
                 _wait_for_clean_up(ended)
             raise
+        return ended_call.value()
 
     async def run_from_loop(
         self, function: Callable[..., Awaitable[T]], *args: Any
@@ -82,20 +91,34 @@ class Bridge:
         """As :meth:`run`, awaited in another event loop (that of an async test)."""
         ended = threading.Event()
 
-        async def supervised() -> T:
-            try:
-                return await function(*args)
-            finally:
-                ended.set()
-
-        future: Future[T] = self._portal.start_task_soon(supervised)
+        future = self._start(function, args, ended)
         try:
-            return await anyio.to_thread.run_sync(future.result, abandon_on_cancel=True)
+            call = await anyio.to_thread.run_sync(future.result, abandon_on_cancel=True)
         except anyio.get_cancelled_exc_class():
             future.cancel()
             with anyio.CancelScope(shield=True):
                 await anyio.to_thread.run_sync(ended.wait, CLEAN_UP_SECONDS)
             raise
+        return call.value()
+
+    def _start(
+        self,
+        function: Callable[..., Awaitable[T]],
+        args: tuple[Any, ...],
+        ended: threading.Event,
+    ) -> Future[_Ended[T]]:
+        async def supervised() -> _Ended[T]:
+            try:
+                return _Ended(result=await function(*args))
+            except anyio.get_cancelled_exc_class():
+                raise
+            except BaseException as error:  # noqa: BLE001 - raised in the caller
+                # SystemExit and KeyboardInterrupt would end the loop of everybody.
+                return _Ended(error=error)
+            finally:
+                ended.set()
+
+        return self._portal.start_task_soon(supervised)
 
     def close(self) -> None:
         """End the loop. What still runs in it is cancelled."""

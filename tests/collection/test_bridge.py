@@ -34,6 +34,31 @@ def test_results_and_errors_come_through(bridge: Bridge) -> None:
         bridge.run(fail)
 
 
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, GeneratorExit])
+def test_nothing_that_is_raised_ends_the_loop(
+    bridge: Bridge, kind: type[BaseException]
+) -> None:
+    """Else an agent's ``sys.exit()`` would break everything that comes after it."""
+
+    async def leave() -> None:
+        await anyio.lowlevel.checkpoint()
+        raise kind("bye")
+
+    async def answer() -> int:
+        await anyio.lowlevel.checkpoint()
+        return 42
+
+    async def leave_elsewhere() -> None:
+        await bridge.run_from_loop(leave)
+
+    for _ in range(2):
+        with pytest.raises(kind, match="bye"):
+            bridge.run(leave)
+    with pytest.raises(kind, match="bye"):
+        anyio.run(leave_elsewhere)
+    assert bridge.run(answer) == 42
+
+
 def test_what_is_sent_arrives_in_order_in_the_calling_thread(bridge: Bridge) -> None:
     inbox: queue.SimpleQueue[int] = queue.SimpleQueue()
     got: list[tuple[int, threading.Thread]] = []
