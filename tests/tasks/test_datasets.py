@@ -33,11 +33,21 @@ def test_what_is_read(tmp_path: Path) -> None:
         version = 3
         [[tasks]]
         name = "x"
+        [[files]]
+        path = "y"
+        [metadata]
+        anything = 1
         [gym]
         license = "MIT"
+        type = "train"
+        allowed_agents = []
+        domain = "x"
+        verified = true
+        source = "hub"
+        [gym.builds]
+        force = true
         [gym.defaults]
         timeout_multiplier = 2
-        rollouts = 4
         [gym.tasks."my.task"]
         cpus = 4
         memory = "2G"
@@ -77,6 +87,53 @@ def test_unknown_override_keys_are_tolerated_and_named(tmp_path: Path) -> None:
             ' (did you mean [gym.tasks."a"].memory_mb?)'
         ),
     )
+
+
+@pytest.mark.parametrize(
+    ("toml", "line"),
+    [
+        (
+            "[gym.default]\ntimeout_multiplier = 2\n",
+            "unknown key [gym.default] (did you mean [gym.defaults]?)",
+        ),
+        (
+            "[gym.defaults]\ntimeout_multipler = 2\n",
+            "unknown key [gym.defaults].timeout_multipler"
+            " (did you mean [gym.defaults].timeout_multiplier?)",
+        ),
+        ("[gym.defaults]\nrollouts = 2\n", "unknown key [gym.defaults].rollouts"),
+        (
+            "[gym.task.'a']\ncpus = 1\n",
+            "unknown key [gym.task] (did you mean [gym.tasks]?)",
+        ),
+        (
+            "[datasets]\nname = 'x'\n",
+            "unknown key [datasets] (did you mean [dataset]?)",
+        ),
+        ("[bogus]\nx = 1\n", "unknown key [bogus]"),
+        ("[gim]\nx = 1\n", "unknown key [gim]"),
+        (
+            "[gym]\nlicence = 'MIT'\n",
+            "unknown key [gym].licence (did you mean [gym].license?)",
+        ),
+    ],
+)
+def test_an_unknown_key_is_named_and_strict_refuses_it(
+    tmp_path: Path, toml: str, line: str
+) -> None:
+    write_dataset(tmp_path, toml)
+
+    assert load_dataset(tmp_path).warnings == (f"dataset.toml: {line}",)
+    with pytest.raises(TaskLoadError) as caught:
+        load_dataset(tmp_path, strict=True)
+    (problem,) = caught.value.problems
+    assert str(problem) == f"dataset.toml: {line}"
+
+
+def test_legacy_keys_of_an_override_are_no_error_in_strict(tmp_path: Path) -> None:
+    write_dataset(tmp_path, '[gym.tasks."a"]\nmemory = "2G"\n')
+
+    assert load_dataset(tmp_path, strict=True).overrides == {"a": {"memory_mb": 2048}}
 
 
 def test_a_dataset_may_be_a_verifier_alone(tmp_path: Path) -> None:

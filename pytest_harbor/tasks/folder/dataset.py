@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from pytest_harbor.errors import Problem, TaskLoadError
 from pytest_harbor.tasks.folder.findings import Findings
@@ -30,17 +30,21 @@ MAX_LEVELS = 6  # spec 1.4: task folders lie up to six levels below the dataset'
 class DefaultsConfig(Table):
     """``[gym.defaults]``: policy for every task of the dataset."""
 
-    model_config = ConfigDict(extra="allow")
-
     timeout_multiplier: Seconds = 1.0
     """Scales agent and verifier budgets; collect hooks and health checks not."""
 
 
 class GymConfig(Table):
-    """``[gym]``; its further keys belong to other tools."""
+    """``[gym]``; keys without a type are other tools'."""
 
-    model_config = ConfigDict(extra="allow")
-
+    license: Any = None
+    type: Any = None
+    allowed_agents: Any = None
+    domain: Any = None
+    verified: Any = None
+    source: Any = None
+    builds: Any = None
+    verifier: Any = None
     defaults: DefaultsConfig = Field(default_factory=DefaultsConfig)
     """Policy for every task."""
     tasks: dict[str, dict[str, Any]] = Field(default_factory=dict)
@@ -50,8 +54,10 @@ class GymConfig(Table):
 class DatasetConfig(Table):
     """``dataset.toml``: the ``[gym]`` table; Harbor's own tables are left alone."""
 
-    model_config = ConfigDict(extra="allow")
-
+    dataset: Any = None
+    tasks: Any = None
+    files: Any = None
+    metadata: Any = None
     gym: GymConfig = Field(default_factory=GymConfig)
     """What this runner reads."""
 
@@ -76,8 +82,10 @@ class Dataset:
     warnings: tuple[str, ...] = ()
 
 
-def load_dataset(path: Path) -> Dataset:
+def load_dataset(path: Path, *, strict: bool = False) -> Dataset:
     """Read the dataset at ``path``: its folder or its ``dataset.toml``.
+
+    With ``strict``, warnings refuse it; legacy keys do not.
 
     Raises:
         TaskLoadError: the file cannot be read, with every problem at once.
@@ -91,6 +99,8 @@ def load_dataset(path: Path) -> Dataset:
 
     found = Findings()
     raw = parse(file.read_bytes(), DATASET_FILE, found) or {}
+    for line in unknown_keys(raw, DatasetConfig):
+        found.warn(f"{DATASET_FILE}: {line}")
     config = validate(raw, DatasetConfig, DATASET_FILE, found)
     overrides = {
         task_id: _checked_override(task_id, table, found)
@@ -98,6 +108,8 @@ def load_dataset(path: Path) -> Dataset:
     }
     if "inputs" in (_table(raw, "gym", "verifier") | _table(raw, "verifier")):
         _refuse_inputs("[gym.verifier].inputs", found)
+    if strict:
+        found.make_strict()
     if found.problems:
         raise TaskLoadError(str(root), tuple(found.problems))
     return Dataset(

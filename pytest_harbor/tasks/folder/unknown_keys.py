@@ -87,7 +87,8 @@ def _line(
 ) -> str:
     text = f"unknown key {_shown(key, _is_table(value), path, repeated)}"
     if near := get_close_matches(key, known.keys, n=1, cutoff=0.7):
-        is_table = known.keys[near[0]] is not None
+        # A key may hold a table without being one of the model's: [environment.env].
+        is_table = known.keys[near[0]] is not None or _is_table(value)
         text += f" (did you mean {_shown(near[0], is_table, path, repeated)}?)"
     return text
 
