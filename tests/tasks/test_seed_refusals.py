@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
-from pytest_harbor.errors import Problem
+from pytest_harbor.episodes.seed import check_provider, make_seed
+from pytest_harbor.errors import Problem, UnsupportedByProvider
+from pytest_harbor.sandboxes.docker.provider import DockerProvider
 from pytest_harbor.settings import Settings
 from pytest_harbor.tasks.folder.load import load_task
 from pytest_harbor.tasks.folder.plan import plan_episode
 from pytest_harbor.tasks.folder.plan_types import EpisodePlan
-from pytest_harbor.tasks.folder.seed import no_container, seed_problems
+from pytest_harbor.tasks.folder.seed import seed_problems
 from task_folders import write_task
 
 TWO_STEPS = '[[steps]]\nname = "a"\n[[steps]]\nname = "b"\n'
@@ -191,15 +193,19 @@ def test_variables_of_the_solution_matter_to_the_oracle_alone(tmp_path: Path) ->
     assert problems(plan_of(tmp_path, toml, agent="mine")) == ()
 
 
-def test_a_task_without_an_environment_is_refused_by_containers(tmp_path: Path) -> None:
-    problem = no_container(plan_of(tmp_path))
+def test_a_task_without_an_environment_is_refused_by_docker(tmp_path: Path) -> None:
+    """X04; asked of the provider, as an episode does. It needs no daemon for that."""
+    plan = plan_of(tmp_path)
 
-    assert problem is not None
-    assert problem.rule == "X04"
-    assert "set [environment].docker_image or add environment/Dockerfile" in str(
-        problem
+    with pytest.raises(UnsupportedByProvider) as caught:
+        check_provider(DockerProvider(), plan, make_seed(plan, {}))
+
+    assert str(caught.value) == (
+        "no environment: set [environment].docker_image or add environment/Dockerfile;"
+        " docker needs one of them, --harbor-sandbox local neither"
     )
-    assert no_container(plan_of(tmp_path, IMAGE)) is None
+    plan = plan_of(tmp_path / "with-image", IMAGE)
+    check_provider(DockerProvider(), plan, make_seed(plan, {}))
 
 
 FORCED = Settings(separate_verifier_for_artifacts=True)

@@ -95,8 +95,9 @@ class DockerProvider(Provider):
             )
         if spec.image is None and spec.build_context is None:
             raise UnsupportedByProvider(
-                "environment: docker needs environment.docker_image or "
-                "environment/Dockerfile; without either, use --harbor-sandbox local"
+                "no environment: set [environment].docker_image or add "
+                "environment/Dockerfile; docker needs one of them, --harbor-sandbox "
+                "local neither"
             )
 
     async def start(

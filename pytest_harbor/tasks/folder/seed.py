@@ -24,7 +24,7 @@ def seed_problems(
     ``groups``: the provider runs commands as ``name:group``. ``can_continue``: the
     agent keeps its conversation from turn to turn. ``environ``: the host's environment,
     for ``${VAR}`` templates. What the plan refuses by itself is in it (X11, X24, X31,
-    X34, X35); X36 is the provider's own ``check``, and X04 is :func:`no_container`.
+    X34, X35); X04 and X36 are refused by the provider's own ``check``.
     """
     return (
         *plan.refusals,
@@ -48,23 +48,9 @@ def changed_folder(plan: EpisodePlan) -> Problem | None:
     except OSError as error:
         how = f" ({error.filename}: {error.strerror})"
     return Problem(
-        "", f"task folder changed since it was prepared{how}; start the run again", "X30"
-    )
-
-
-def no_container(plan: EpisodePlan) -> Problem | None:
-    """Why a provider that runs containers cannot run it (X04), or ``None``.
-
-    Not a refusal at load: the local sandbox needs neither image nor
-    ``environment/`` (Q17).
-    """
-    if plan.environment.needs_container:
-        return None
-    return Problem(
-        f"{TOML}: [environment]",
-        "no environment: set [environment].docker_image or add"
-        " environment/Dockerfile; the local sandbox needs neither",
-        "X04",
+        "",
+        f"task folder changed since it was prepared{how}; start the run again",
+        "X30",
     )
 
 
