@@ -29,7 +29,7 @@ User: TypeAlias = str | int
 """A user name, a uid, or (Docker only) ``name:group``."""
 
 MAX_CAPTURED_BYTES = 1024 * 1024
-"""Output kept in memory per stream; all of it goes to the log file."""
+"""Output kept in memory per stream; a log file takes far more."""
 
 VERIFIER_TOOLS = ("bash", "timeout", "tar", "gzip", "find")
 """What a verifier's image must bring (spec 2)."""

@@ -16,28 +16,38 @@ MASK = "***"
 SHORTEST_SECRET = 6
 """Shorter values are not masked: ``1`` or ``true`` would garble every log."""
 
+MAX_LOG_BYTES = 64 * 1024 * 1024
+"""What one stream may add to its log. A loop that prints fills a disk at 200 MB/s, before
+any budget ends it; an honest log is three powers of ten smaller."""
+
 _CHUNK = 1024 * 1024
 
 
 class CappedOutput:
     """One stream of a command: the first and last halves of ``limit`` bytes.
 
-    Everything goes to ``log`` as it comes, byte for byte.
+    What comes goes to ``log`` byte for byte, up to ``log_limit`` bytes and a line that
+    says so.
     """
 
     def __init__(
-        self, *, limit: int = MAX_CAPTURED_BYTES, log: BinaryIO | None = None
+        self,
+        *,
+        limit: int = MAX_CAPTURED_BYTES,
+        log: BinaryIO | None = None,
+        log_limit: int = MAX_LOG_BYTES,
     ) -> None:
         self._half = limit // 2
         self._head = bytearray()
         self._tail = bytearray()
         self._log = log
+        self._log_limit = log_limit
         self.total_bytes = 0
 
     def write(self, data: bytes) -> None:
         """Take the next bytes of the stream."""
         if self._log is not None:
-            self._log.write(data)
+            self._write_log(self._log, data)
         self.total_bytes += len(data)
         room = self._half - len(self._head)
         if room > 0:
@@ -46,6 +56,15 @@ class CappedOutput:
         self._tail += data
         if len(self._tail) > 2 * self._half:
             del self._tail[: -self._half]
+
+    def _write_log(self, log: BinaryIO, data: bytes) -> None:
+        room = self._log_limit - self.total_bytes
+        if room >= len(data):
+            log.write(data)
+        elif room >= 0:
+            log.write(data[:room])
+            log.write(b"\n[... log cut at %d bytes ...]\n" % self._log_limit)
+            self._log = None
 
     @property
     def truncated(self) -> bool:

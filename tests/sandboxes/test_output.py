@@ -39,6 +39,32 @@ class TestCappedOutput:
         assert "�" in out.text()
 
 
+    @pytest.mark.parametrize("size", [1, 3, 10, 100])
+    def test_a_log_is_cut_once_at_its_limit(self, size):
+        log = io.BytesIO()
+        out = CappedOutput(log=log, log_limit=10)
+        raw = b"0123456789" * 10
+        for at in range(0, len(raw), size):
+            out.write(raw[at : at + size])
+        assert log.getvalue() == b"0123456789\n[... log cut at 10 bytes ...]\n"
+        assert out.text() == raw.decode()
+
+    def test_a_log_that_just_fits_is_whole(self):
+        log = io.BytesIO()
+        out = CappedOutput(log=log, log_limit=10)
+        out.write(b"01234")
+        out.write(b"56789")
+        out.write(b"")
+        assert log.getvalue() == b"0123456789"
+
+    def test_a_log_is_limited_by_default(self):
+        log = io.BytesIO()
+        out = CappedOutput(log=log)
+        for _ in range(output.MAX_LOG_BYTES // 2**20 + 2):
+            out.write(b"*" * 2**20)
+        assert len(log.getvalue()) < output.MAX_LOG_BYTES + 100
+
+
 class TestMasker:
     masker = Masker(["hunter2-token", "hunter2-token-long", "abc"])
 
