@@ -98,8 +98,10 @@ def test_unknown_override_keys_are_tolerated_and_named(tmp_path: Path) -> None:
         ),
         (
             "[gym.defaults]\ntimeout_multipler = 2\n",
-            "unknown key [gym.defaults].timeout_multipler"
-            " (did you mean [gym.defaults].timeout_multiplier?)",
+            (
+                "unknown key [gym.defaults].timeout_multipler"
+                " (did you mean [gym.defaults].timeout_multiplier?)"
+            ),
         ),
         ("[gym.defaults]\nrollouts = 2\n", "unknown key [gym.defaults].rollouts"),
         (
