@@ -25,6 +25,7 @@ T = TypeVar("T")
 SHOWN_LINES = 30
 """Last lines of a build's log that an error shows."""
 
+_COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _HEREDOC = re.compile(
     r"^\s*(RUN|COPY|ADD)\b.*<<-?\s*[\"']?\w+", re.IGNORECASE | re.MULTILINE
 )
@@ -95,10 +96,19 @@ async def _build_classically(
 
 
 def _follow(events: Iterable[Mapping[str, Any]], log: deque[str]) -> str:
+    """Collect the log's lines; returns the error that ended the build, if one did.
+
+    What commands write arrives in fragments, each in colours of its own when it is
+    standard error: lines are put together here.
+    """
+    rest = ""
     for event in events:
         if "error" in event:
+            log.extend([rest] if rest else [])
             return str(event["error"]).strip()
-        log.extend(str(event.get("stream", "")).splitlines())
+        text = _COLOURS.sub("", str(event.get("stream", "")))
+        *lines, rest = (rest + text).replace("\r", "\n").split("\n")
+        log.extend(line for line in lines if line.strip())
     return ""
 
 
