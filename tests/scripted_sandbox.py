@@ -14,6 +14,7 @@ from typing import Any
 import anyio.lowlevel
 
 from pytest_harbor.sandboxes.api import (
+    NOT_THERE,
     VERIFIER_TOOLS,
     Capabilities,
     Download,
@@ -139,10 +140,11 @@ class ScriptedSandbox(Sandbox):
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(self.files[path])
         if found:
-            return Downloaded(item.source, "ok", "directory")
+            dropped = self.owner.dropped.get(item.source, ())
+            return Downloaded(item.source, "ok", "directory", dropped=dropped)
         if item.source in LOG_FOLDERS:
             return Downloaded(item.source, "empty", "directory")
-        return Downloaded(item.source, "failed", reason="nothing there")
+        return Downloaded(item.source, "failed", reason=NOT_THERE)
 
     def _maybe_fail(self, what: str) -> None:
         if self.owner.failures.get(what):
@@ -192,6 +194,7 @@ class ScriptedProvider(Provider):
     refusal: Exception | None = None
     default_user: User | None = None
     too_big: frozenset[str] = frozenset()
+    dropped: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Sources whose download passes a cap."""
     downloads: list[Download] = field(default_factory=list)
     can_remove: bool = True

@@ -149,6 +149,10 @@ class Download:
     """``tar --exclude`` patterns, for folders."""
 
 
+NOT_THERE = "No such file or directory"
+"""Reason of a download whose source does not exist, and of no other."""
+
+
 @dataclass(frozen=True)
 class Downloaded:
     """What came of a :class:`Download`.
@@ -162,6 +166,11 @@ class Downloaded:
     kind: Literal["file", "directory"] | None = None
     reason: str = ""
     dropped: tuple[str, ...] = ()
+
+    @property
+    def is_missing(self) -> bool:
+        """True when the source does not exist."""
+        return self.status == "failed" and self.reason == NOT_THERE
 
 
 @dataclass(frozen=True)

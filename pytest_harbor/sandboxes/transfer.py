@@ -20,7 +20,12 @@ from pathlib import Path, PurePosixPath
 from typing import IO
 
 from pytest_harbor.errors import TransferFailed
-from pytest_harbor.sandboxes.api import Downloaded, TransferLimits, Upload
+from pytest_harbor.sandboxes.api import (
+    NOT_THERE,
+    Downloaded,
+    TransferLimits,
+    Upload,
+)
 
 _IN_MEMORY_BYTES = 8 * 1024**2
 _CHUNK = 256 * 1024
@@ -190,7 +195,7 @@ def unpack(
     _make_links(work)
     dropped = tuple(work.dropped)
     if reason or work.kind is None:
-        why = reason or (dropped[0] if dropped else "nothing there")
+        why = reason or (dropped[0] if dropped else NOT_THERE)
         return Downloaded(source, "failed", None, why, dropped)
     if work.kind == "file":
         return Downloaded(source, "ok", "file", "", dropped)
@@ -266,7 +271,8 @@ def _count(member: tarfile.TarInfo, work: _Unpacking) -> None:
     work.bytes += max(0, member.size)
     if work.bytes > work.limits.max_bytes:
         raise _CapPassed(f"more than {work.limits.max_bytes} bytes")
-    if work.files + len(work.links) >= work.limits.max_files:
+    count = work.files + len(work.links) + len(work.dropped)
+    if count >= work.limits.max_files:
         raise _CapPassed(f"more than {work.limits.max_files} files")
 
 

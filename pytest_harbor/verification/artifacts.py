@@ -12,7 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final, Literal, TypeAlias
 
-from pytest_harbor.sandboxes.api import Download, Downloaded, Sandbox, Upload
+from pytest_harbor.sandboxes.api import (
+    NOT_THERE,
+    Download,
+    Downloaded,
+    Sandbox,
+    Upload,
+)
 from pytest_harbor.tasks.folder.plan_types import ArtifactPlan
 
 CONVENTION_SOURCE: Final = "/logs/artifacts"
@@ -21,6 +27,9 @@ MANIFEST: Final = "manifest.json"
 MAIN_SERVICE: Final = "main"
 PROTECTED_SOURCES: Final = ("/tests", "/logs/verifier", "/logs/agent")
 """Never placed into a separate verifier, nor anything inside or above them."""
+
+NAMES_SHOWN: Final = 3
+"""How many of the files that were left out a warning names."""
 
 ArtifactStatus: TypeAlias = Literal["ok", "failed", "empty", "skipped"]
 
@@ -40,16 +49,20 @@ class Claim:
 
 @dataclass(frozen=True)
 class CollectedArtifact:
-    """One entry after collection; ``path`` is its place on the host."""
+    """One entry after collection; ``path`` is its place on the host.
+
+    ``dropped`` is what was left out of a folder, as ``Downloaded.dropped``.
+    """
 
     entry: ArtifactPlan
     path: Path
     status: ArtifactStatus
     kind: Literal["file", "directory"] | None = None
     reason: str = ""
+    dropped: tuple[str, ...] = ()
 
     def manifest_row(self) -> Mapping[str, object]:
-        """The entry in ``manifest.json``: Harbor's names, and ``origin``."""
+        """The entry in ``manifest.json``: Harbor's names, ``origin`` and ``dropped``."""
         return {
             "source": self.entry.source,
             "destination": f"{FOLDER}/{self.entry.destination}",
@@ -58,16 +71,27 @@ class CollectedArtifact:
             "service": self.entry.service,
             "exclude": list(self.entry.exclude),
             "origin": self.entry.origin,
+            "dropped": list(self.dropped),
         }
 
     @property
     def warning(self) -> str | None:
         """What a person should hear of; a missing convention folder is nothing."""
-        if self.status in ("ok", "empty") or (
-            self.status == "failed" and self.entry.origin == "convention"
-        ):
+        name = f"artifact {self.entry.source}"
+        if self.status in ("failed", "skipped"):
+            is_missing = self.status == "failed" and self.reason == NOT_THERE
+            if is_missing and self.entry.origin == "convention":
+                return None
+            return f"{name}: {self.status}: {self.reason}"
+        if not self.dropped:
             return None
-        return f"artifact {self.entry.source}: {self.status}: {self.reason}"
+        # repr: the names are an agent's, and may hold anything.
+        paths = [repr(item.partition(": ")[0]) for item in self.dropped[:NAMES_SHOWN]]
+        more = ", ..." if len(self.dropped) > NAMES_SHOWN else ""
+        return (
+            f"{name}: {len(self.dropped)} left out ({', '.join(paths)}{more}): only "
+            "files, folders and links inside it are kept"
+        )
 
 
 def claim(entries: Sequence[ArtifactPlan]) -> tuple[Claim, ...]:
@@ -165,7 +189,9 @@ def _result(item: Claim, target: Path, got: Downloaded | None) -> CollectedArtif
     if item.skipped:
         return CollectedArtifact(item.entry, path, "skipped", reason=item.skipped)
     if got is not None:
-        return CollectedArtifact(item.entry, path, got.status, got.kind, got.reason)
+        return CollectedArtifact(
+            item.entry, path, got.status, got.kind, got.reason, got.dropped
+        )
     if item.entry.service != MAIN_SERVICE:
         reason = f"service {item.entry.service!r} is not reachable in this sandbox"
         return CollectedArtifact(item.entry, path, "failed", reason=reason)
@@ -174,7 +200,7 @@ def _result(item: Claim, target: Path, got: Downloaded | None) -> CollectedArtif
         return CollectedArtifact(item.entry, path, status, "directory")
     if path.exists():
         return CollectedArtifact(item.entry, path, "ok", "file")
-    return CollectedArtifact(item.entry, path, "failed", reason="nothing there")
+    return CollectedArtifact(item.entry, path, "failed", reason=NOT_THERE)
 
 
 @dataclass(frozen=True)

@@ -153,7 +153,7 @@ def test_hooks_and_artifacts_that_fail_change_no_outcome(
     assert (result.status, result.reward) == ("graded", 1.0)
     hook, artifact = result.turns[0].warnings
     assert hook == "collect hook 'dump' ended with exit code 1"
-    assert artifact == "artifact /app/missing: failed: nothing there"
+    assert artifact == "artifact /app/missing: failed: No such file or directory"
 
 
 def test_many_at_once_in_one_event_loop(tmp_path):

@@ -231,6 +231,13 @@ class TestUnpack:
         paths = {line.partition(": ")[0] for line in result.dropped}
         assert paths == {"sub/out", "sub/pipe", "sub/hard"}
 
+    def test_what_was_dropped_counts_towards_the_cap(self, tmp_path):
+        rows = [(f"x/{number}", tarfile.FIFOTYPE, "") for number in range(9)]
+        limits = TransferLimits(max_files=4)
+        result = unpack(stream_of(*rows), "/x", tmp_path / "t", limits=limits)
+        assert (result.status, result.reason) == ("failed", "more than 4 files")
+        assert len(result.dropped) == 4
+
     def test_odd_names_are_kept_or_dropped_never_fatal(self, tmp_path):
         rows = [
             ("x/" + "n" * 300, REG, b""),

@@ -105,6 +105,7 @@ def test_manifest_and_files(sandbox, tmp_path):
         "service": "main",
         "exclude": [],
         "origin": "convention",
+        "dropped": [],
     }
     assert [
         (r["destination"], r["type"], r["status"], r["origin"]) for r in rows[1:]
@@ -157,9 +158,34 @@ def test_warnings_name_what_a_person_declared(sandbox, tmp_path):
     )
     assert [item.warning for item in items] == [
         None,
-        "artifact /app/none: failed: nothing there",
+        "artifact /app/none: failed: No such file or directory",
         "artifact /x: skipped: its place is taken by artifact /app/none",
     ]
+
+
+def test_what_was_left_out_is_told_and_listed(sandbox, tmp_path):
+    dropped = tuple(f"{name}: link out: /etc" for name in ("a", "b\udcff", "c", "d"))
+    sandbox.owner.dropped = {"/app/out": dropped, "/logs/artifacts": dropped[:1]}
+    items = collected_from(sandbox, tmp_path, CONVENTION, entry("/app/out"))
+    kept = "only files, folders and links inside it are kept"
+    assert [item.warning for item in items] == [
+        f"artifact /logs/artifacts: 1 left out ('a'): {kept}",
+        f"artifact /app/out: 4 left out ('a', 'b\\udcff', 'c', ...): {kept}",
+    ]
+    rows = json.loads((tmp_path / "manifest.json").read_text())
+    assert [row["dropped"] for row in rows] == [list(dropped[:1]), list(dropped)]
+    assert [row["status"] for row in rows] == ["ok", "ok"]
+
+
+def test_a_convention_folder_that_is_too_big_is_told(sandbox, tmp_path):
+    sandbox.owner.too_big = frozenset({"/logs/artifacts"})
+    [item] = collected_from(sandbox, tmp_path, CONVENTION)
+    assert item.warning == "artifact /logs/artifacts: failed: more than 9 bytes"
+
+
+def test_a_convention_folder_that_is_missing_is_nothing(sandbox, tmp_path):
+    items = collected_from(sandbox, tmp_path, entry("/gone", origin="convention"))
+    assert [(item.status, item.warning) for item in items] == [("failed", None)]
 
 
 class TestPlacement:

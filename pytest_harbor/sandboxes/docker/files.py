@@ -21,7 +21,13 @@ from typing import IO, cast
 import docker
 import requests
 
-from pytest_harbor.sandboxes.api import Download, Downloaded, TransferLimits, Upload
+from pytest_harbor.sandboxes.api import (
+    NOT_THERE,
+    Download,
+    Downloaded,
+    TransferLimits,
+    Upload,
+)
 from pytest_harbor.sandboxes.docker.client import DaemonError, checked
 from pytest_harbor.sandboxes.transfer import pack, unpack
 
@@ -105,7 +111,7 @@ def get(
     except DaemonError as error:
         if not _is_missing_file(error):
             raise
-        return Downloaded(wanted.source, "failed", reason="not there")
+        return Downloaded(wanted.source, "failed", reason=NOT_THERE)
 
 
 def read(
