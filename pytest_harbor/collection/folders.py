@@ -11,8 +11,15 @@ import pytest
 
 from pytest_harbor.collection import session as sessions
 from pytest_harbor.collection.guard import TASK_FILE
-from pytest_harbor.collection.items import BrokenTask, Episode, TaskNode, episode
+from pytest_harbor.collection.items import (
+    BrokenTask,
+    Episode,
+    TaskNode,
+    episode,
+    printable_id,
+)
 from pytest_harbor.collection.loading import datasets, load
+from pytest_harbor.collection.names import SEPARATORS, shown
 from pytest_harbor.collection.private import fixture_info
 from pytest_harbor.errors import TaskLoadError
 
@@ -27,8 +34,14 @@ class TaskFolder(TaskNode, pytest.File):
     ``Directory`` node, and a task's own is not to run on the host.
     """
 
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.name = shown(self.name)
+
     def collect(self) -> Iterator[pytest.Collector]:
-        yield TaskModule.from_parent(self, path=self.path / TASK_FILE)
+        file = self.path / TASK_FILE
+        nodeid = printable_id(f"{self.nodeid}/{TASK_FILE}")
+        yield TaskModule.from_parent(self, path=file, nodeid=nodeid)
 
 
 class TaskModule(TaskNode, pytest.Module):
@@ -51,12 +64,10 @@ class TaskModule(TaskNode, pytest.Module):
         return True
 
     def _broken(self, error: TaskLoadError) -> pytest.Item:
-        name = self.path.parent.name
-        for sign in "[]":
+        name = shown(self.path.parent.name)
+        for sign in SEPARATORS:
             name = name.replace(sign, "_")
-        item = BrokenTask.from_parent(
-            self, name=name.replace("::", "_"), problems=_lines(error)
-        )
+        item = BrokenTask.from_parent(self, name=name, problems=_lines(error))
         item.add_marker(pytest.mark.harbor(task=name))
         return item
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pytest
 
 from pytest_harbor.collection import session as sessions
+from pytest_harbor.collection.names import shown
 from pytest_harbor.collection.private import name_place
 
 if TYPE_CHECKING:
@@ -45,6 +46,16 @@ class TaskNode(pytest.Item if TYPE_CHECKING else object):  # type: ignore[misc]
         return node.ihook
 
 
+def printable_id(nodeid: str) -> Any:
+    """The ``nodeid`` to give a node when the one that pytest would make is not fit to be shown.
+
+    Such a one breaks the terminal, the messages between xdist's processes, and XML. ``None``
+    leaves it to pytest.
+    """
+    clean = shown(nodeid)
+    return None if clean == nodeid else clean
+
+
 class Episode(TaskNode, pytest.Function):
     """One attempt of one agent at one task.
 
@@ -78,9 +89,16 @@ class BrokenTask(TaskNode, pytest.Item):
     Not a collection error, which would stop the whole run where there is no xdist.
     """
 
-    def __init__(self, *, problems: tuple[str, ...], **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+    def __init__(
+        self, name: str, parent: pytest.Collector, *, problems: tuple[str, ...]
+    ) -> None:
+        super().__init__(
+            shown(name), parent, nodeid=printable_id(f"{parent.nodeid}::{name}")
+        )
         self.problems = problems
+        if any(shown(word) != word for word in self.keywords):
+            # Reports carry these too, and the names of folders above are among them.
+            self.keywords = {shown(word): on for word, on in self.keywords.items()}
 
     def setup(self) -> NoReturn:
         from pytest_harbor.results.junit import clean
@@ -95,4 +113,4 @@ class BrokenTask(TaskNode, pytest.Item):
         raise AssertionError("set-up always fails")
 
     def reportinfo(self) -> tuple[Path, int, str]:
-        return self.path, 0, self.name
+        return Path(shown(str(self.path))), 0, self.name

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from pytest_harbor.collection import names
 from pytest_harbor.collection import session as sessions
 from pytest_harbor.collection.datasets import Datasets
 from pytest_harbor.collection.guard import TASK_FILE
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
 _DATASETS: Final = pytest.StashKey[Datasets]()
 _WARNED: Final = pytest.StashKey[set[str]]()
-FORBIDDEN_IN_NAMES: Final = ("[", "]", "::")
 
 
 def datasets(config: pytest.Config) -> Datasets:
@@ -34,7 +34,7 @@ def load(config: pytest.Config, folder: Path) -> Task:
     """
     from pytest_harbor.tasks.folder.load import load_task
 
-    _check_name(folder)
+    _check_name(folder, config.rootpath)
     dataset = datasets(config).of(folder)
     strict = sessions.of(config).settings.strict
     task = load_task(folder, dataset=dataset, strict=strict)
@@ -52,14 +52,9 @@ def _modified(config: pytest.Config, task: Task) -> Task:
     return task if changed is None else changed
 
 
-def _check_name(folder: Path) -> None:
-    bad = [part for part in FORBIDDEN_IN_NAMES if part in folder.name]
-    if bad:
-        what = (
-            f"folder name {folder.name!r} has {bad[0]!r}, which pytest's node IDs "
-            f"cannot hold; rename the folder"
-        )
-        raise TaskLoadError(str(folder), (Problem("", what),))
+def _check_name(folder: Path, root: Path) -> None:
+    if what := names.problem(folder, root):
+        raise TaskLoadError(names.shown(str(folder)), (Problem("", what),))
 
 
 def _check_markers(config: pytest.Config, task: Task) -> None:

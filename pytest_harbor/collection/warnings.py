@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from pytest_harbor.collection.names import shown
+
 
 class PytestHarborWarning(pytest.PytestWarning):
     """Something about a task or dataset that deserves a look.
@@ -27,11 +29,12 @@ def warn(config: pytest.Config, message: str, path: Path) -> None:
     """
     if getattr(config, "workerinput", {}).get("workerid", "gw0") != "gw0":
         return
-    warning = PytestHarborWarning(message)
+    place = shown(str(path))
+    warning = PytestHarborWarning(shown(message))
     try:
-        warnings.warn_explicit(warning, None, str(path), 1, registry={})
+        warnings.warn_explicit(warning, None, place, 1, registry={})
     except PytestHarborWarning:
-        record = warnings.WarningMessage(warning, PytestHarborWarning, str(path), 1)
+        record = warnings.WarningMessage(warning, PytestHarborWarning, place, 1)
         config.hook.pytest_warning_recorded.call_historic(
             kwargs={
                 "warning_message": record,

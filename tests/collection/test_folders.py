@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import xml.etree.ElementTree as ET
 from typing import TYPE_CHECKING
 
 import pytest
@@ -288,6 +289,36 @@ def test_names_that_node_ids_cannot_hold(project: Project, name: str) -> None:
     result = project.run("datasets")
     result.assert_outcomes(passed=1, errors=1)
     result.stdout.fnmatch_lines(["*folder name*rename the folder*"])
+
+
+ODD_NAMES = {
+    b"bytes\xff": "bytes#xDCFF",
+    b"esc\x1b[31m": "esc#x1B[31m",
+    b"two\nlines": "two#x0Alines",
+    b"above\xfe/inner": "above#xDCFE/inner",
+    "turned\u202e".encode(): "turned#x202E",
+}
+
+
+@pytest.mark.parametrize("workers", ["-n0", "-n2"])
+def test_names_that_reports_cannot_hold(project: Project, workers: str) -> None:
+    """One such folder ended the whole run, or left XML that no parser reads."""
+    project.task()
+    for name in ODD_NAMES:
+        write_task(project.path / "datasets" / os.fsdecode(name))
+    result = project.run_apart(
+        "datasets", workers, "-rA", "-v", "--junitxml=j.xml", "-ojunit_family=xunit1"
+    )
+    result.assert_outcomes(passed=1, errors=len(ODD_NAMES))
+    text = "\n".join((*result.outlines, *result.errlines))
+    assert all(line.isprintable() for line in text.splitlines())
+    assert text.count("rename the folder") == len(ODD_NAMES)
+    cases = ET.parse(project.path / "j.xml").getroot().iter("testcase")
+    assert {case.get("file") for case in cases} == {
+        "datasets/my-task/task.toml",
+        *(f"datasets/{shown}/task.toml" for shown in ODD_NAMES.values()),
+    }
+    assert len(project.rows("rollouts_failures.jsonl")) == len(ODD_NAMES)
 
 
 def test_a_task_hidden_by_norecursedirs_is_named_once(project: Project) -> None:
