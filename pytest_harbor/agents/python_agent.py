@@ -1,7 +1,8 @@
 """Agents written in Python: how one is found, made and called (design 5.3).
 
 A plain ``def run`` blocks, so it gets a worker thread and a sync sandbox; an ``async
-def run`` stays in the event loop. A thread cannot be interrupted: when the turn is over
+def run`` stays in the event loop. ``sys.exit()`` in an agent's code is a failure as any other: it
+must not end the run of all tasks. A thread cannot be interrupted: when the turn is over
 (its budget ended, or it was cancelled) the thread is left behind, its sandbox refuses
 every further call, and so the agent ends at its next one.
 """
@@ -55,7 +56,7 @@ def load_agent(
         if error.name == module_name.partition(".")[0]:
             hint = "; is its folder on the Python path (ini pythonpath)?"
         raise SettingsError(f"agent {name!r}: {error}{hint}") from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise SettingsError(
             f"agent {name!r}: importing {module_name} failed: {describe(error)}"
         ) from error
@@ -92,7 +93,7 @@ def make_agent(
             keywords["model"] = model
         try:
             agent = factory(**keywords)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise SettingsError(
                 f"agent {name!r}: calling it with {', '.join(keywords) or 'nothing'} "
                 f"failed: {describe(error)}"
@@ -145,7 +146,7 @@ async def close_agent(agent: Agent) -> str | None:
             await close()
         else:
             await _in_thread(close)
-    except Exception as error:  # noqa: BLE001 - the user's code may raise anything
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - it is the user's code
         return f"closing the agent failed: {describe(error)}"
     return None
 
@@ -166,12 +167,12 @@ async def _call(
             # The task's own needs were checked at seed: this one is the agent's.
             raise AgentError(str(error)) from error
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         _keep_traceback(error, logs)
         raise AgentError(describe(error), AGENT_RUN_ERROR) from error
 
 
-def _keep_traceback(error: Exception, logs: Path) -> None:
+def _keep_traceback(error: BaseException, logs: Path) -> None:
     logs.mkdir(parents=True, exist_ok=True)
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     (logs / EXCEPTION_LOG).write_text(text, errors="replace")

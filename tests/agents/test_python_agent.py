@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 
 import anyio
@@ -117,6 +118,33 @@ def test_exceptions(turn, tmp_path, is_async):
         anyio.run(run_agent, agent_of(run_async if is_async else run_plain), turn)
     assert caught.value.kind == "agent_run_error"
     assert "raise error" in (tmp_path / "exception.txt").read_text()
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+@pytest.mark.parametrize("where", ["run", "setup", "close"])
+def test_sys_exit_ends_the_agent_and_nothing_else(turn, tmp_path, where, is_async):
+    async def leave_async(self, *args):
+        sys.exit(3)
+
+    def leave_plain(self, *args):
+        sys.exit(3)
+
+    leave = leave_async if is_async else leave_plain
+    agent = agent_of(**{"run": lambda self, turn: None, where: leave})
+
+    async def main():
+        if where == "close":
+            return await close_agent(agent)
+        calling = {
+            "run": lambda: run_agent(agent, turn),
+            "setup": lambda: set_up_agent(agent, turn.sandbox, tmp_path),
+        }
+        with pytest.raises(AgentError, match=r"^SystemExit: 3$") as caught:
+            await calling[where]()
+        assert caught.value.kind == "agent_run_error"
+        return (tmp_path / "exception.txt").read_text()
+
+    assert "SystemExit: 3" in anyio.run(main)
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,10 @@ class Broken:
     def __init__(self, *, model=None):
         raise RuntimeError("no API key")
 
+class Leaving:
+    def __init__(self, *, model=None):
+        raise SystemExit(2)
+
 class NoRun: ...
 
 def factory(**options):
@@ -41,6 +45,7 @@ def module(tmp_path, monkeypatch):
     (tmp_path / "agents_of_mine.py").write_text(MODULE)
     (tmp_path / "agents_that_break.py").write_text("import no_such_library")
     (tmp_path / "agents_that_raise.py").write_text("1 / 0")
+    (tmp_path / "agents_that_leave.py").write_text("raise SystemExit(2)")
     monkeypatch.syspath_prepend(tmp_path)
     yield
     import sys
@@ -87,6 +92,8 @@ def test_registered():
         ("agents_that_raise:X", "ZeroDivisionError: division by zero"),
         ("agents_of_mine:Missing", "module agents_of_mine has no 'Missing'"),
         ("agents_of_mine:Broken", "RuntimeError: no API key"),
+        ("agents_that_leave:X", "SystemExit: 2"),
+        ("agents_of_mine:Leaving", "SystemExit: 2"),
         ("agents_of_mine:NoRun", "NoRun has no method run(turn)"),
         ("agents_of_mine:text", "expected a class, a factory or an object"),
     ],
