@@ -13,6 +13,7 @@ from pathlib import Path
 
 from pytest_harbor.errors import SandboxUnavailable
 from pytest_harbor.sandboxes.api import Capabilities
+from pytest_harbor.sandboxes.local.broker import kernel
 
 OLDEST = (0, 11)  # the first with --overlay
 _APPARMOR = Path("/proc/sys/kernel/apparmor_restrict_unprivileged_userns")
@@ -68,15 +69,17 @@ def _version(path: Path) -> str:
 def namespace_capabilities(bwrap: Bwrap) -> Capabilities:
     """What a provider with working namespaces says of itself."""
     who = "root" if os.geteuid() == 0 else "normal user (one uid)"
-    notes = (
+    notes = [
         "public network is this machine's own: ports of parallel sandboxes can clash",
-        "cpus, memory and storage limits are not enforced",
-    )
+        "cpus, memory and storage limits are not enforced, and processes not limited",
+    ]
+    if kernel.FILTER is None:
+        notes.append("system calls are not filtered: not known how on this machine")
     return Capabilities(
         True,
         mode=f"bubblewrap {bwrap.version}, {who}",
         isolation=f"bubblewrap namespaces ({who}), kernel shared with the host",
-        notes=notes,
+        notes=tuple(notes),
     )
 
 

@@ -7,9 +7,13 @@ it load anything more.
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
+import struct
 from pathlib import Path
 from typing import Final
+
+from pytest_harbor.sandboxes.local.broker import seccomp
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.prctl.argtypes = (ctypes.c_int, *[ctypes.c_ulong] * 4)
@@ -24,6 +28,7 @@ CLONE_NEWNET: Final = 0x40000000
 _PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
 _PR_SET_NAME = 15
+_PR_SET_SECCOMP = 22
 _PR_CAPBSET_READ = 23
 _PR_CAPBSET_DROP = 24
 _PR_SET_CHILD_SUBREAPER = 36
@@ -31,6 +36,7 @@ _PR_SET_NO_NEW_PRIVS = 38
 _PR_CAP_AMBIENT = 47
 _PR_CAP_AMBIENT_CLEAR_ALL = 4
 _CAPABILITY_VERSION_3 = 0x20080522
+_SECCOMP_MODE_FILTER = 2
 
 # linux/capability.h. What a container's root has by default, without MKNOD, NET_RAW and
 # AUDIT_WRITE, which no task was seen to need and which reach past the sandbox.
@@ -50,6 +56,17 @@ KEPT_CAPABILITIES: Final = {
 _KEPT_BITS = sum(1 << number for number in KEPT_CAPABILITIES.values())
 _LAST_CAPABILITY = int(Path("/proc/sys/kernel/cap_last_cap").read_text())
 _DROPPED = [n for n in range(_LAST_CAPABILITY + 1) if not _KEPT_BITS >> n & 1]
+
+
+def _find_filter() -> bytes | None:
+    program = seccomp.program(os.uname().machine)
+    # A kernel that knows filters looks for one at the address given.
+    _libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, 0, 0, 0)
+    return program if ctypes.get_errno() == errno.EFAULT else None
+
+
+FILTER: Final = _find_filter()
+"""What sandboxes are run under (see ``seccomp``); ``None`` where that is not possible."""
 
 
 def _check(result: int, what: str) -> int:
@@ -84,7 +101,10 @@ def die_with_parent(signal_number: int) -> None:
 
 
 def drop_privileges() -> None:
-    """Keep ``KEPT_CAPABILITIES`` at most, for good: nothing can be gained again."""
+    """Keep ``KEPT_CAPABILITIES`` at most, for good: nothing can be gained again.
+
+    From here on ``FILTER`` holds too, so namespaces have to be joined before.
+    """
     for number in _DROPPED:
         if _libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0) < 0:
             # Without the right to drop it there must be none to drop.
@@ -98,6 +118,16 @@ def drop_privileges() -> None:
     data = (ctypes.c_uint32 * 6)(low, low, 0, high, high, 0)
     _check(_libc.capset(header, data), "capset")
     _prctl(_PR_SET_NO_NEW_PRIVS, 1, "no_new_privs")
+    if FILTER is not None:
+        _install(FILTER)
+
+
+def _install(program: bytes) -> None:
+    lines = ctypes.create_string_buffer(program, len(program))
+    header = struct.pack("@HP", len(program) // 8, ctypes.addressof(lines))
+    where = ctypes.create_string_buffer(header, len(header))
+    address = ctypes.addressof(where)
+    _check(_libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, address, 0, 0), "seccomp")
 
 
 def rename_process(name: str) -> None:
