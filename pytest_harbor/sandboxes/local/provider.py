@@ -6,6 +6,7 @@ import itertools
 import os
 import pwd
 import shutil
+import signal
 import socket
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -31,7 +32,7 @@ from pytest_harbor.sandboxes.api import (
     User,
 )
 from pytest_harbor.sandboxes.local import inplace, probing, userland
-from pytest_harbor.sandboxes.local.broker import wire
+from pytest_harbor.sandboxes.local.broker import launch, processes, wire
 from pytest_harbor.sandboxes.local.client import BrokerClient, receive
 from pytest_harbor.sandboxes.local.etc import copy_etc
 from pytest_harbor.sandboxes.local.sandbox import Facts, LocalSandbox, refuse_user
@@ -266,7 +267,8 @@ class LocalProvider(Provider):
         self._sandboxes = [*running, sandbox]
 
     async def sweep(self) -> int:
-        removed = await anyio.to_thread.run_sync(sweep_folders)
+        removed = await anyio.to_thread.run_sync(sweep_processes)
+        removed += await anyio.to_thread.run_sync(sweep_folders)
         return removed + await anyio.to_thread.run_sync(inplace.Ground().sweep)
 
     async def aclose(self) -> None:
@@ -384,6 +386,18 @@ def sweep_folders() -> int:
             _remove_folder(folder)
             removed += 1
     return removed
+
+
+def sweep_processes() -> int:
+    """Kill what brokers left that were killed while they started a sandbox."""
+    proc = processes.open_proc()
+    try:
+        found = launch.leftovers(proc, f"/{FOLDER_PREFIX}")
+    finally:
+        os.close(proc)
+    for process in found:
+        processes.send(process.pid, signal.SIGKILL)
+    return len(found)
 
 
 def _remove_folder(folder: Path) -> None:

@@ -22,13 +22,13 @@ from pytest_harbor.sandboxes.local.broker import (
     files,
     forks,
     kernel,
+    launch,
     processes,
     wire,
 )
 
 READY = "ready"
 HOLDER = "sleep"
-NAME = "harbor-broker"
 _GIVE_UP_MS = 5000
 _HOLDER_SECONDS = 0.5
 _MAX_SAID_BYTES = 16 * 1024
@@ -102,6 +102,7 @@ class Broker:
             self._end_place(place)
         while self._places and self._turn(_GIVE_UP_MS):
             pass
+        processes.kill_all(self._own_descendants)
 
     def _turn(self, timeout_ms: int | None) -> bool:
         ready = [
@@ -142,32 +143,22 @@ class Broker:
     # Places
 
     def _start(self, message: wire.Message, channel: socket.socket) -> None:
-        said, saying = os.pipe2(os.O_CLOEXEC)
-        status, telling = os.pipe2(os.O_CLOEXEC)
         argv: list[str] = message["argv"]
-        argv = [argv[0], "--json-status-fd", "3", *argv[1:]]
-        actions = [
-            (os.POSIX_SPAWN_DUP2, saying, 1),
-            (os.POSIX_SPAWN_DUP2, saying, 2),
-            (os.POSIX_SPAWN_DUP2, telling, 3),
-        ]
-        defaults = [signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ]
-        place = Place(channel, message["namespaces"], said=said, status=status)
         try:
-            place.bwrap = os.posix_spawn(
-                argv[0], argv, {}, file_actions=actions, setsigdef=defaults
-            )
+            launched = launch.launch(argv)
         except OSError as error:
             _reply(channel, {"error": f"{argv[0]}: {error.strerror}"})
             channel.close()
-            os.close(said)
-            os.close(status)
             return
-        finally:
-            os.close(saying)
-            os.close(telling)
+        place = Place(
+            channel,
+            message["namespaces"],
+            bwrap=launched.pid,
+            said=launched.said,
+            status=launched.status,
+        )
         self._places[message["place"]] = place
-        self._watch(said, select.POLLIN, lambda: self._hear(place))
+        self._watch(place.said, select.POLLIN, lambda: self._hear(place))
         self._watch(channel.fileno(), select.POLLIN, lambda: self._end_place(place))
 
     def _hear(self, place: Place) -> None:
@@ -219,7 +210,13 @@ class Broker:
         elif place.init_pid is not None:
             processes.send(place.init_pid, signal.SIGKILL)
         else:
-            processes.send(place.bwrap, signal.SIGKILL)
+            # With all that it has started: nothing of it is set to end by itself yet.
+            processes.kill_all(lambda: self._below(place.bwrap))
+
+    def _below(self, top: int) -> list[processes.Process]:
+        now = processes.table(self._proc)
+        found = [now[top]] if top in now else []
+        return found + processes.descendants(now, top)
 
     def _own_descendants(self) -> list[processes.Process]:
         return processes.descendants(processes.table(self._proc), os.getpid())
@@ -357,6 +354,7 @@ class Broker:
         self._hang_up(place.mover)
         if place.bwrap:
             if not place.is_ready:
+                processes.kill_all(self._adopted)
                 self._hear_the_rest(place)
             self._forget(place.said)
             os.close(place.said)
@@ -366,6 +364,10 @@ class Broker:
         text = place.text.decode(errors="replace").strip()
         _reply(place.channel, {"ended": True, "error": text})
         place.channel.close()
+
+    def _adopted(self) -> list[processes.Process]:
+        known = {place.bwrap for place in self._places.values()}
+        return launch.adopted(self._proc, os.getpid(), known)
 
     def _hear_the_rest(self, place: Place) -> None:
         os.set_blocking(place.said, False)
@@ -394,7 +396,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for descriptor in (owner, owner_pidfd):
         os.set_inheritable(descriptor, False)
-    kernel.rename_process(NAME)
+    kernel.rename_process(launch.NAME)
     kernel.become_subreaper()
     kernel.hide_memory()
     # What every fork shares is never looked at again, so it need not be copied.
