@@ -82,11 +82,14 @@ class TurnDraft:
             index=self.plan.index,
             status=status,
             reward=reward,
-            verifier_rewards=dict(rewards or {}),
+            verifier_rewards={
+                masker.text(key): value for key, value in (rewards or {}).items()
+            },
             reward_file=reward_file,
+            headline_problem=masker.text(done.reading.headline_problem),
             verifier_mode=self.verifier_mode,
             tests_from=done.tests_from,
-            failure_kind=self.failure_kind,
+            failure_kind=_masked(masker, self.failure_kind),
             failure_reason=_masked(masker, self.failure_reason),
             failed_phase=self.failed_phase,
             min_reward=self.plan.min_reward,
@@ -112,4 +115,4 @@ def _masked(masker: Masker, text: str | None) -> str | None:
 
 
 def _masked_test(masker: Masker, test: InnerTest) -> InnerTest:
-    return InnerTest(masker.text(test.name), test.status, masker.text(test.message))
+    return InnerTest(*map(masker.text, (test.name, test.status, test.message)))

@@ -145,8 +145,7 @@ class _Episode:
             this.end("cancelled", CANCELLED, "cancelled", None)
             self._report_failure(this, again=False)
             raise
-        if this.failure_reason is not None:
-            this.failure_reason = self.report.masker.text(this.failure_reason)
+        this.mask(self.report.masker)
         return this
 
     async def _seed(self, environ: Mapping[str, str]) -> Seed:

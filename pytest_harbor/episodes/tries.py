@@ -58,6 +58,13 @@ class Try:
         self.failure_reason = reason
         self.failed_phase = phase
 
+    def mask(self, masker: Masker) -> None:
+        """Mask what says how it ended; a kind may be an agent's own words."""
+        if self.failure_kind is not None:
+            self.failure_kind = masker.text(self.failure_kind)
+        if self.failure_reason is not None:
+            self.failure_reason = masker.text(self.failure_reason)
+
     def as_failed(self) -> FailedAttempt:
         """The record of a try that ended without a result."""
         assert self.failure_kind is not None

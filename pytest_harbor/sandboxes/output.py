@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import tempfile
 from collections.abc import Iterable, Mapping
@@ -127,12 +128,34 @@ class Masker:
         Path(name).replace(path)
 
     def folder(self, folder: Path) -> None:
-        """Mask every regular file below ``folder``."""
+        """Mask every regular file below ``folder``, every name and every link."""
         if not self._secrets:
             return
-        for root, _, names in os.walk(folder):
+        for root, folders, names in os.walk(folder, topdown=False):
             for name in names:
                 self.file(Path(root, name))
+            for name in (*folders, *names):
+                self._link(Path(root, name))
+                self._name(Path(root, name))
+
+    def _link(self, path: Path) -> None:
+        if not path.is_symlink():
+            return
+        target = str(path.readlink())
+        if (masked := self.text(target)) != target:
+            path.unlink()
+            path.symlink_to(masked)
+
+    def _name(self, path: Path) -> None:
+        masked = self.text(path.name)
+        if masked == path.name:
+            return
+        free = masked
+        for number in itertools.count(2):
+            if not os.path.lexists(path.with_name(free)):
+                break
+            free = f"{masked}-{number}"
+        path.rename(path.with_name(free))
 
 
 def _holds_any(path: Path, secrets: list[bytes]) -> bool:

@@ -200,9 +200,10 @@ def test_logs_of_an_earlier_run_never_count(tmp_path, scripted, run_scripted):
 SECRET = "s3cr3t-of-the-host"
 
 
+@pytest.mark.parametrize("reward", [{"a": SECRET}, {SECRET: 1}])
 @pytest.mark.parametrize("action", ["verify", "fail"])
 def test_secrets_are_masked_wherever_text_leaves(
-    tmp_path, scripted, run_scripted, action
+    tmp_path, scripted, run_scripted, action, reward
 ):
     """In errors, warnings, messages, inner tests, events: by value, everywhere."""
     task = write_task(
@@ -212,17 +213,17 @@ def test_secrets_are_masked_wherever_text_leaves(
 
     class Leaking(NopAgent):
         async def run(self, turn):
-            (turn.logs / "own.log").write_text(SECRET)
-            raise AgentError(f"refused key {SECRET}")
+            (turn.logs / f"{SECRET}.log").write_text(SECRET)
+            raise AgentError(f"refused key {SECRET}", kind=f"agent_{SECRET}")
 
     def answer(command):
         files = command.sandbox.files
         if "test.sh" in command.text:
             assert command.env == {"KEY": SECRET}
-            test = {"name": SECRET, "status": "failed", "message": SECRET}
+            test = {"name": SECRET, "status": SECRET, "message": SECRET}
             report = json.dumps({"results": {"tests": [test]}}).encode()
             files["/logs/verifier/ctrf.json"] = report
-            files["/logs/verifier/reward.json"] = json.dumps({"a": SECRET}).encode()
+            files["/logs/verifier/reward.json"] = json.dumps(reward).encode()
         return ExecResult(1, f"said {SECRET}", SECRET)
 
     scripted.answer = answer
@@ -236,6 +237,7 @@ def test_secrets_are_masked_wherever_text_leaves(
     )
     shown = [json.dumps(result_to_plain(result))]
     shown += [json.dumps(event_to_plain(event)) for event in events]
+    shown += map(str, result.logs.rglob("*"))
     shown += [path.read_text() for path in result.logs.rglob("*") if path.is_file()]
     assert any("***" in text for text in shown)
     assert not [text for text in shown if SECRET in text]
@@ -261,3 +263,19 @@ def test_the_solutions_variables_are_the_oracles_alone(tmp_path, run_scripted):
     task = write_task(tmp_path / "task", '[solution.env]\nANSWER = "42"\n')
     run_scripted(task, Curious())
     assert seen == [{}]
+
+
+def test_a_reward_file_without_the_headline_key_says_so(
+    tmp_path, scripted, run_scripted
+):
+    def answer(command):
+        if "test.sh" in command.text:
+            command.sandbox.files["/logs/verifier/reward.json"] = b'{"style": 1}'
+        return ExecResult(0, "", "")
+
+    scripted.answer = answer
+    [turn] = run_scripted(write_task(tmp_path / "task")).turns
+    assert turn.headline_problem.startswith(
+        "reward.json has no key 'reward' (only 'style')"
+    )
+    assert turn.warnings == (f"{turn.headline_problem}; it counts as 0.0",)

@@ -38,7 +38,6 @@ class TestCappedOutput:
         assert log.getvalue() == raw
         assert "�" in out.text()
 
-
     @pytest.mark.parametrize("size", [1, 3, 10, 100])
     def test_a_log_is_cut_once_at_its_limit(self, size):
         log = io.BytesIO()
@@ -94,6 +93,29 @@ class TestMasker:
         (tmp_path / "link").symlink_to(secret)
         self.masker.file(tmp_path / "link")
         assert secret.read_text() == "hunter2-token"
+
+    def test_names_and_links_are_masked_below_the_folder(self, tmp_path):
+        top = tmp_path / "hunter2-token"
+        inner = top / "a hunter2-token" / "hunter2-token-long"
+        inner.mkdir(parents=True)
+        (inner / "x-hunter2-token").write_text("hunter2-token")
+        (inner / "x-hunter2-token-long").write_text("second")
+        (inner / "x-***-2").write_text("third")
+        (top / "link").symlink_to("a hunter2-token")
+        self.masker.folder(top)
+        found = {
+            str(path.relative_to(top)): path.read_text()
+            for path in top.rglob("*")
+            if path.is_file()
+        }
+        assert sorted(found) == [
+            "a ***/***/x-***",
+            "a ***/***/x-***-2",
+            "a ***/***/x-***-3",
+        ]
+        assert set(found.values()) == {"***", "second", "third"}
+        assert found["a ***/***/x-***-2"] == "third"
+        assert str((top / "link").readlink()) == "a ***"
 
     def test_without_usable_secrets_nothing_happens(self, tmp_path):
         masker = Masker(["", "1", "true"])
