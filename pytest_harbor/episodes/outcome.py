@@ -55,6 +55,8 @@ def judge(
     if must_miss:
         return _judge_must_miss(verdict_on_reward, problem, steps, passes=passes)
     message = verdict_on_reward
+    if not reaches and not problem:
+        problem = _missing_headline(result)
     if problem:
         message += f", but {problem}" if reaches else f": {problem}"
     return Verdict("passed" if passes else "failed", message, steps)
@@ -108,6 +110,15 @@ def _problem(result: EpisodeResult) -> str:
     if last.status == "graded":
         return f"{step} {what}".strip()
     return f"{step}: {what}" if step else what
+
+
+def _missing_headline(result: EpisodeResult) -> str:
+    """The latest turn whose reward file had no headline key, and what to do."""
+    for turn in reversed(result.turns):
+        if turn.headline_problem:
+            step = f"step {turn.name}: " if result.is_multi_step else ""
+            return f"{step}{turn.headline_problem}"
+    return ""
 
 
 def _turn_problem(turn: TurnResult) -> str:

@@ -33,6 +33,8 @@ class TurnResult:
     """The turn's headline reward; 0.0 when measured as 0, ``None`` when ungraded."""
     verifier_rewards: Mapping[str, float] = field(default_factory=dict)
     reward_file: Literal["json", "txt"] | None = None
+    headline_problem: str = ""
+    """Why a valid reward file counts as 0.0: it has no headline key."""
     verifier_mode: VerifierMode | None = None
     """``None`` when the turn never reached verification."""
     tests_from: Literal["folder", "image"] | None = None

@@ -17,6 +17,7 @@ from typing import Final, Literal
 
 from pytest_harbor.errors import INVALID_REWARD_FILE, NO_REWARD_FILE
 
+KEYS_SHOWN: Final = 5
 HEADLINE_KEY: Final = "reward"
 JSON_NAME: Final = "reward.json"
 TEXT_NAME: Final = "reward.txt"
@@ -39,6 +40,8 @@ class RewardReading:
     file: Literal["json", "txt"] | None = None
     kind: str | None = None
     problem: str = ""
+    headline_problem: str = ""
+    """Why a valid file counts as 0.0: it has no headline key."""
     warnings: tuple[str, ...] = ()
 
     @property
@@ -77,28 +80,36 @@ def read_rewards(
         )
     if not has_json:
         return RewardReading(rewards, rewards[HEADLINE_KEY], "txt")
-    reward, warnings = headline(rewards, reward_key)
+    reward, headline_problem = headline(rewards, reward_key)
+    warnings: tuple[str, ...] = ()
+    if headline_problem:
+        warnings += (f"{headline_problem}; it counts as 0.0",)
     if has_text:
         warnings += _disagreement(folder, reward)
-    return RewardReading(rewards, reward, "json", warnings=warnings)
+    return RewardReading(
+        rewards, reward, "json", headline_problem=headline_problem, warnings=warnings
+    )
 
 
-def headline(
-    rewards: Mapping[str, float], reward_key: str | None
-) -> tuple[float, tuple[str, ...]]:
-    """The headline reward of a valid file, and warnings (spec Q1, field notes 3.4)."""
+def headline(rewards: Mapping[str, float], reward_key: str | None) -> tuple[float, str]:
+    """The headline reward of a valid file, and why it is 0.0 for want of a key.
+
+    Spec Q1, field notes 3.4.
+    """
     if HEADLINE_KEY in rewards:
-        return rewards[HEADLINE_KEY], ()
+        return rewards[HEADLINE_KEY], ""
     if reward_key is not None and reward_key in rewards:
-        return rewards[reward_key], ()
-    keys = ", ".join(map(repr, sorted(rewards)))
+        return rewards[reward_key], ""
     if reward_key is None:
         advice = "name one with [metadata.pytest_harbor] reward_key"
         missing = f"no key {HEADLINE_KEY!r}"
     else:
         advice = "correct reward_key"
         missing = f"neither {HEADLINE_KEY!r} nor the reward_key {reward_key!r}"
-    return 0.0, (f"{JSON_NAME} has {missing}, only {keys}: counted as 0.0; {advice}",)
+    keys = sorted(rewards)
+    shown = ", ".join(_shortened(key) for key in keys[:KEYS_SHOWN])
+    more = ", ..." if len(keys) > KEYS_SHOWN else ""
+    return 0.0, f"{JSON_NAME} has {missing} (only {shown}{more}); {advice}"
 
 
 def parse_text(content: bytes) -> dict[str, float]:

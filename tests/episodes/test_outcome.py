@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from pytest_harbor.episodes.outcome import format_reward, judge
@@ -174,6 +176,26 @@ def test_step_that_ends_a_graded_episode(turns, threshold, message, row):
         assert (step.reward, step.seconds) == (None, 0.0)
     assert [step.name for step in verdict.steps] == ["01", "02", "03"]
     assert [step.index for step in verdict.steps] == [0, 1, 2]
+
+
+NO_KEY = "reward.json has no key 'reward' (only 'a'); name one"
+
+
+@pytest.mark.parametrize(
+    ("threshold", "message"),
+    [(1.0, f"reward 0.00 < 1.00: {NO_KEY}"), (0.0, "reward 0.00 >= 0.00")],
+)
+def test_a_missing_headline_key_says_why_the_reward_is_low(threshold, message):
+    turn = graded("task", 0, 0.0, rewards={"a": 1.0})
+    result = episode(replace(turn, headline_problem=NO_KEY))
+    assert judge(result, threshold=threshold).message == message
+
+
+def test_a_missing_headline_key_of_a_step_is_told_with_its_name():
+    turn = replace(graded("01", 0, 0.0), headline_problem=NO_KEY)
+    result = episode(turn, graded("02", 1, 1.0))
+    message = judge(result, threshold=1.0).message
+    assert message == f"reward 0.50 < 1.00: step 01: {NO_KEY}"
 
 
 def test_steps_pass_when_only_the_roll_up_is_low():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 
 import pytest
@@ -148,14 +149,23 @@ class TestHeadline:
         reading = read_rewards(tmp_path)
         assert reading.reward == 0.0
         assert reading.rewards == {"style": 0.5, "core": 1.0}
-        [warning] = reading.warnings
-        assert "'core', 'style'" in warning
-        assert "reward_key" in warning
+        assert reading.headline_problem == (
+            "reward.json has no key 'reward' (only 'core', 'style'); "
+            "name one with [metadata.pytest_harbor] reward_key"
+        )
+        assert reading.warnings == (f"{reading.headline_problem}; it counts as 0.0",)
+
+    def test_only_a_few_keys_are_named(self, tmp_path):
+        keys = {f"k{number}": 1 for number in range(9)} | {"a" * 99: 1}
+        (tmp_path / "reward.json").write_text(json.dumps(keys))
+        problem = read_rewards(tmp_path).headline_problem
+        assert f"(only '{'a' * 40}...', 'k0', 'k1', 'k2', 'k3', ...);" in problem
 
     def test_reward_key_names_it(self, tmp_path):
         (tmp_path / "reward.json").write_text('{"style": 0.5, "core": 1}')
         reading = read_rewards(tmp_path, reward_key="style")
         assert (reading.reward, reading.warnings) == (0.5, ())
+        assert reading.headline_problem == ""
 
     def test_reward_itself_wins(self, tmp_path):
         (tmp_path / "reward.json").write_text('{"style": 0.5, "reward": 1}')
@@ -165,7 +175,10 @@ class TestHeadline:
         (tmp_path / "reward.json").write_text('{"style": 0.5}')
         reading = read_rewards(tmp_path, reward_key="core")
         assert reading.reward == 0.0
-        assert "'core'" in reading.warnings[0]
+        assert reading.headline_problem == (
+            "reward.json has neither 'reward' nor the reward_key 'core' "
+            "(only 'style'); correct reward_key"
+        )
 
 
 @pytest.mark.parametrize("name", ["reward.json", "reward.txt"])
