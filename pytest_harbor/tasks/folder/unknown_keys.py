@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from functools import cache
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple, cast, get_args, get_origin
 
 from pydantic import BaseModel
 
@@ -49,13 +49,15 @@ def known_keys(model: type[BaseModel]) -> Known:
 
 
 def _table_of(annotation: Any) -> type[BaseModel] | None:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
+    # Python 3.10 takes tuple[X, ...] for a class, too.
+    is_class = isinstance(annotation, type) and get_origin(annotation) is None
+    if is_class and issubclass(annotation, BaseModel):
+        return cast("type[BaseModel]", annotation)
     return next(filter(None, map(_table_of, get_args(annotation))), None)
 
 
 def _is_array(annotation: Any) -> bool:
-    return not isinstance(annotation, type) and Ellipsis in get_args(annotation)
+    return Ellipsis in get_args(annotation)
 
 
 def _walk(
