@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -29,6 +30,7 @@ from pytest_harbor.sandboxes.api import (
     Limits,
     Upload,
 )
+from pytest_harbor.sandboxes.docker import client as client_module
 from pytest_harbor.sandboxes.docker.provider import DockerProvider
 
 pytestmark = [pytest.mark.docker, pytest.mark.anyio]
@@ -483,6 +485,35 @@ async def test_no_daemon_is_said_with_a_remedy(no_daemon, provider, spec):
         await start(provider, spec)
     with pytest.raises(SandboxUnavailable):
         await provider.sweep()
+
+
+@pytest.mark.parametrize(
+    ("host", "says"),
+    [
+        ("tcp://127.0.0.1:9", "Connection refused"),
+        ("unix:///nowhere/docker.sock", "No such file or directory"),
+        ("nonsense:1", "Invalid bind address protocol"),
+    ],
+)
+async def test_a_wrong_docker_host_is_named_in_plain_words(
+    monkeypatch, provider, host, says
+):
+    monkeypatch.setenv("DOCKER_HOST", host)
+    reason = (await provider.probe()).reason
+    assert reason.startswith(f"no Docker daemon answers at DOCKER_HOST={host}: ")
+    assert says in reason
+    assert "HTTPConnection" not in reason
+    assert "point DOCKER_HOST at a daemon" in reason
+
+
+async def test_a_daemon_that_is_silent_is_said_to_be(monkeypatch, provider, tmp_path):
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/silent.sock")
+    monkeypatch.setattr(client_module, "_PROBE_TIMEOUT_SECONDS", 0.05)
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(f"{tmp_path}/silent.sock")
+        silent.listen()
+        reason = (await provider.probe()).reason
+    assert "silent.sock: no answer in time. " in reason
 
 
 async def test_daemon_over_ssh_is_refused_with_a_remedy(monkeypatch, provider):

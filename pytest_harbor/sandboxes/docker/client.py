@@ -80,8 +80,10 @@ class Engine:
         try:
             facts = await anyio.to_thread.run_sync(_ask_version, options)
         except DaemonError as error:
+            where = f"DOCKER_HOST={url}" if "DOCKER_HOST" in os.environ else url
             raise SandboxUnavailable(
-                f"no Docker daemon answers: {error.text}. {REMEDY}"
+                f"no Docker daemon answers at {where or _DEFAULT_URL}: {error.text}. "
+                f"{REMEDY}"
             ) from error
         return cls(options, facts)
 
@@ -157,7 +159,20 @@ def daemon_errors() -> Iterator[None]:
         http.client.HTTPException,
         OSError,
     ) as error:
-        raise DaemonError(f"{type(error).__name__}: {error}") from error
+        raise DaemonError(_in_words(error)) from error
+
+
+def _in_words(error: BaseException) -> str:
+    """What the system said, where it said something: the rest is its libraries' own."""
+    if isinstance(error, (requests.Timeout, TimeoutError)):
+        return "no answer in time"
+    cause: BaseException | None = error
+    said = ""
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.strerror:
+            said = cause.strerror
+        cause = cause.__cause__ or cause.__context__
+    return said or f"{type(error).__name__}: {error}"
 
 
 def checked(response: requests.Response) -> requests.Response:
