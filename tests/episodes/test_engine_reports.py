@@ -15,7 +15,12 @@ from pytest_harbor.episodes.plain_data import (
     result_from_plain,
     result_to_plain,
 )
-from pytest_harbor.errors import AgentError, SandboxLost, UnsupportedByProvider
+from pytest_harbor.errors import (
+    AgentError,
+    SandboxLost,
+    SandboxStartFailed,
+    UnsupportedByProvider,
+)
 from pytest_harbor.events import Event
 from pytest_harbor.sandboxes.api import ExecResult
 from pytest_harbor.settings import Settings
@@ -241,6 +246,20 @@ def test_secrets_are_masked_wherever_text_leaves(
     shown += [path.read_text() for path in result.logs.rglob("*") if path.is_file()]
     assert any("***" in text for text in shown)
     assert not [text for text in shown if SECRET in text]
+
+
+def test_what_a_provider_says_is_masked(tmp_path, scripted, run_scripted):
+    error = SandboxStartFailed(f"no access with {SECRET}")
+    error.kind = f"vendor:{SECRET}"
+    scripted.failures["start"] = [error]
+    task = write_task(tmp_path / "task", '[environment.env]\nKEY = "${KEY}"\n')
+    settings = {"retries": 0}
+    result = run_scripted(task, environ={"KEY": SECRET}, settings=settings)
+    assert (result.failure_kind, result.failure_reason) == (
+        "vendor:***",
+        "no access with ***",
+    )
+    assert SECRET not in json.dumps(result_to_plain(result))
 
 
 def test_final_message_is_masked_in_the_result_only(tmp_path, scripted, run_scripted):
