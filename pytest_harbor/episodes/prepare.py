@@ -52,7 +52,7 @@ async def remove_transcript(sandbox: Sandbox, scratch: Path) -> None:
         [left] = await sandbox.download([Download(TRANSCRIPT, scratch / "left")])
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    if left.status != "failed":
+    if not left.is_missing:
         raise SandboxLost(f"{TRANSCRIPT} of an earlier turn cannot be removed")
 
 

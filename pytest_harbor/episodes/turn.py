@@ -40,10 +40,10 @@ from pytest_harbor.errors import (
     UnsupportedByProvider,
 )
 from pytest_harbor.sandboxes.api import Download, Sandbox, Upload, User
+from pytest_harbor.tasks.folder.model import MAIN_SERVICE
 from pytest_harbor.tasks.folder.plan_types import EpisodePlan, TurnPlan
 from pytest_harbor.verification.artifacts import (
     FOLDER,
-    MAIN_SERVICE,
     CollectedArtifact,
     Placement,
     collect,

@@ -150,7 +150,7 @@ class Download:
 
 
 NOT_THERE = "No such file or directory"
-"""Reason of a download whose source does not exist, and of no other."""
+"""Reason of a download whose source does not exist."""
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,9 @@ class Downloaded:
     @property
     def is_missing(self) -> bool:
         """True when the source does not exist."""
-        return self.status == "failed" and self.reason == NOT_THERE
+        # The second: what should be a folder above it is a file.
+        reasons = (NOT_THERE, "Not a directory")
+        return self.status == "failed" and self.reason in reasons
 
 
 @dataclass(frozen=True)

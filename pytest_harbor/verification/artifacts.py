@@ -19,14 +19,11 @@ from pytest_harbor.sandboxes.api import (
     Sandbox,
     Upload,
 )
+from pytest_harbor.tasks.folder.artifact_paths import MANIFEST, protected_by
+from pytest_harbor.tasks.folder.model import MAIN_SERVICE
 from pytest_harbor.tasks.folder.plan_types import ArtifactPlan
 
-CONVENTION_SOURCE: Final = "/logs/artifacts"
 FOLDER: Final = "artifacts"
-MANIFEST: Final = "manifest.json"
-MAIN_SERVICE: Final = "main"
-PROTECTED_SOURCES: Final = ("/tests", "/logs/verifier", "/logs/agent")
-"""Never placed into a separate verifier, nor anything inside or above them."""
 
 NAMES_SHOWN: Final = 3
 """How many of the files that were left out a warning names."""
@@ -60,6 +57,8 @@ class CollectedArtifact:
     kind: Literal["file", "directory"] | None = None
     reason: str = ""
     dropped: tuple[str, ...] = ()
+    is_missing: bool = False
+    """True when it failed because there is no such path."""
 
     def manifest_row(self) -> Mapping[str, object]:
         """The entry in ``manifest.json``: Harbor's names, ``origin`` and ``dropped``."""
@@ -79,8 +78,7 @@ class CollectedArtifact:
         """What a person should hear of; a missing convention folder is nothing."""
         name = f"artifact {self.entry.source}"
         if self.status in ("failed", "skipped"):
-            is_missing = self.status == "failed" and self.reason == NOT_THERE
-            if is_missing and self.entry.origin == "convention":
+            if self.is_missing and self.entry.origin == "convention":
                 return None
             return f"{name}: {self.status}: {self.reason}"
         if not self.dropped:
@@ -190,7 +188,13 @@ def _result(item: Claim, target: Path, got: Downloaded | None) -> CollectedArtif
         return CollectedArtifact(item.entry, path, "skipped", reason=item.skipped)
     if got is not None:
         return CollectedArtifact(
-            item.entry, path, got.status, got.kind, got.reason, got.dropped
+            item.entry,
+            path,
+            got.status,
+            got.kind,
+            got.reason,
+            got.dropped,
+            got.is_missing,
         )
     if item.entry.service != MAIN_SERVICE:
         reason = f"service {item.entry.service!r} is not reachable in this sandbox"
@@ -200,7 +204,9 @@ def _result(item: Claim, target: Path, got: Downloaded | None) -> CollectedArtif
         return CollectedArtifact(item.entry, path, status, "directory")
     if path.exists():
         return CollectedArtifact(item.entry, path, "ok", "file")
-    return CollectedArtifact(item.entry, path, "failed", reason=NOT_THERE)
+    return CollectedArtifact(
+        item.entry, path, "failed", reason=NOT_THERE, is_missing=True
+    )
 
 
 @dataclass(frozen=True)
@@ -225,22 +231,13 @@ def place(collected: Sequence[CollectedArtifact], workdir: str) -> Placement:
         if item.status not in ("ok", "empty") or item.entry.service != MAIN_SERVICE:
             continue
         source = str(PurePosixPath(workdir) / item.entry.source)
-        if is_protected(source):
+        if folder := protected_by(source, workdir):
             warnings.append(
                 f"artifact {item.entry.source} is not placed in the verifier's "
-                "sandbox: it overlaps the verifier's or the agent's own folders"
+                f"sandbox: it overlaps {folder}, which belongs to the runner"
             )
             continue
         if item.kind == "directory":
             empty.append(source)
         uploads.append(Upload(item.path, source))
     return Placement(tuple(uploads), tuple(empty), tuple(warnings))
-
-
-def is_protected(source: str) -> bool:
-    """True for a source inside or above the folders that decide a grade."""
-    path = PurePosixPath(source)
-    return any(
-        path.is_relative_to(protected) or PurePosixPath(protected).is_relative_to(path)
-        for protected in PROTECTED_SOURCES
-    )

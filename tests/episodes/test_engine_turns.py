@@ -113,14 +113,17 @@ class TestCostOfCleaningUp:
         assert any(text.startswith("rm ") for _, text in scripted.calls)
 
 
+@pytest.mark.parametrize("too_big", [(), ("/logs/agent/trajectory.json",)])
 def test_a_transcript_that_cannot_be_removed_is_an_outage(
-    tmp_path, scripted, run_scripted
+    tmp_path, scripted, run_scripted, too_big
 ):
+    """Also one that is too big to look at."""
     task = write_steps_task(tmp_path / "task", "a", "b")
     result = run_scripted(task, Telling(), settings={"retries": 0})
     assert result.status == "graded"
 
     scripted.can_remove = False
+    scripted.too_big = frozenset(too_big)
     result = run_scripted(task, Telling())
     assert (result.status, result.failure_kind) == ("outage", "harbor:sandbox_lost")
     assert "trajectory.json" in result.failure_reason

@@ -107,6 +107,7 @@ class TestCleanUp:
             "ln -s /etc/hostname /logs/agent/trajectory.json",
             "mkfifo /logs/agent/trajectory.json",
             "mkdir -p /logs/agent/trajectory.json/x",
+            "rm -r /logs/agent; touch /logs/agent",
             "mkdir x; touch x/trajectory.json; rm -r /logs/agent; ln -s $PWD/x /logs/agent",
             *(
                 f"cd /logs; touch artifacts/trajectory.json; rm -r agent; ln -s {to} agent"

@@ -11,7 +11,6 @@ from pytest_harbor.tasks.folder.plan_types import ArtifactPlan
 from pytest_harbor.verification.artifacts import (
     claim,
     collect,
-    is_protected,
     place,
 )
 from scripted_sandbox import ScriptedProvider, ScriptedSandbox
@@ -214,24 +213,6 @@ class TestPlacement:
         placement = place(items, "/app")
         assert (placement.uploads, placement.empty) == ((), ())
         assert "/logs/agent/x" in placement.warnings[0]
-
-
-@pytest.mark.parametrize(
-    ("source", "protected"),
-    [
-        ("/tests", True),
-        ("/tests/data", True),
-        ("/logs/verifier/reward.txt", True),
-        ("/logs/agent", True),
-        ("/logs", True),
-        ("/", True),
-        ("/logs/artifacts", False),
-        ("/testsuite", False),
-        ("/app", False),
-    ],
-)
-def test_protected_sources(source, protected):
-    assert is_protected(source) is protected
 
 
 def test_excludes_and_places_are_asked_for(sandbox, tmp_path):
