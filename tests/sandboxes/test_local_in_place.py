@@ -13,12 +13,11 @@ import anyio
 import pytest
 
 import pytest_harbor
-from pytest_harbor.errors import UnsupportedByProvider
 from pytest_harbor.sandboxes.api import EnvironmentSpec, Upload
-from pytest_harbor.sandboxes.local import inplace
 from pytest_harbor.sandboxes.local.provider import LocalProvider
 
 LIBRARIES = ("anyio", "idna", "sniffio", "typing_extensions.py", "filelock")
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="several users need root")
 SITE = Path(sysconfig.get_path("purelib"))
 PRELUDE = """
 import json, os, signal, sys, time
@@ -291,13 +290,94 @@ def test_workdir_elsewhere_is_a_place_too(container_files):
     assert facts == {"out": "/srv/work\n", "after": False}
 
 
-def test_ground_refuses_a_place_that_is_a_file(tmp_path):
-    place = tmp_path / "app"
-    place.write_text("x")
+BROKER_IS_KILLED = """
+    async def main():
+        provider = LocalProvider(mode="in-place")
+        await provider.probe()
+        box = await provider.start(SPEC, name="t", labels={})
+        await box.spawn("env -i setsid sleep 3400 & exec env -i setsid sleep 3400",
+                        user=USER)
+        while live("sleep 3400") < 2:
+            await anyio.sleep(0.01)
+        os.kill(provider._ready.broker._process.pid, signal.SIGKILL)
+        provider._ready.broker._process.wait()
+        left = live("sleep 3400")
+        END
+    anyio.run(main)
+    """
 
-    async def take():
-        await inplace.Ground(tmp_path).take([str(place)])
 
-    with pytest.raises(UnsupportedByProvider, match="already holds something"):
-        anyio.run(take)
-    assert place.read_text() == "x"
+@pytest.mark.parametrize("user", [None, pytest.param("nobody", marks=as_root)])
+def test_killed_broker_leaves_nothing_after_the_stop(container_files, user):
+    end = "await box.stop(); report(left=left, after=live('sleep 3400'), there=there())"
+    script = BROKER_IS_KILLED.replace("USER", repr(user)).replace("END", end)
+    (facts,) = in_container(container_files, script)
+    assert facts == {"left": 2, "after": 0, "there": []}
+
+
+def test_killed_broker_and_owner_leave_nothing_to_the_next(container_files):
+    end = "report(left=left); os.kill(os.getpid(), signal.SIGKILL)"
+    script = BROKER_IS_KILLED.replace("USER", "None").replace("END", end)
+    facts, after = in_container(
+        container_files,
+        script,
+        """
+        async def main():
+            provider = LocalProvider(mode="in-place")
+            await provider.probe()
+            before = live("sleep 3400")
+            box = await provider.start(SPEC, name="t", labels={})
+            report(before=before, after=live("sleep 3400"))
+            await provider.aclose()
+        anyio.run(main)
+        """,
+    )
+    assert facts == {"left": 2}
+    assert after == {"before": 2, "after": 0}
+
+
+def test_strange_processes_are_spared(container_files):
+    (facts,) = in_container(
+        container_files,
+        """
+        import subprocess
+        async def main():
+            provider = LocalProvider(mode="in-place")
+            await provider.probe()
+            box = await provider.start(SPEC, name="t", labels={})
+            strange = subprocess.Popen(["sleep", "3500"], start_new_session=True)
+            await box.stop()
+            report(left=strange.poll())
+            strange.kill()
+            await provider.aclose()
+        anyio.run(main)
+        """,
+    )
+    assert facts == {"left": None}
+
+
+def test_workdir_that_leads_elsewhere_deletes_nothing(container_files):
+    (facts,) = in_container(
+        container_files,
+        """
+        os.mkdir("/precious"); Path("/precious/file").write_text("x")
+        async def main():
+            provider = LocalProvider(mode="in-place")
+            await provider.probe()
+            refused = 0
+            for workdir in "/new/../precious", "/app/../precious", "precious":
+                try:
+                    box = await provider.start(EnvironmentSpec(workdir=workdir),
+                                               name="t", labels={})
+                    await box.stop()
+                except UnsupportedByProvider as error:
+                    refused += "workdir" in str(error)
+            box = await provider.start(EnvironmentSpec(workdir="//app/./x/"), name="t",
+                                       labels={})
+            cwd = (await box.exec("pwd")).stdout
+            await provider.aclose()
+            report(refused=refused, kept=os.listdir("/precious"), cwd=cwd, there=there())
+        anyio.run(main)
+        """,
+    )
+    assert facts == {"refused": 3, "kept": ["file"], "cwd": "/app/x\n", "there": []}

@@ -29,6 +29,8 @@ LAND = userland.Userland("/bwrap", Path("/copy/etc"), None, False, None)
         (EnvironmentSpec(network="allowlist"), "allowlist.*cannot filter"),
         (EnvironmentSpec(user="root:staff"), "name:group"),
         (EnvironmentSpec(user="no-such-user"), "no-such-user.*/etc/passwd"),
+        (EnvironmentSpec(workdir="/app/../etc"), r"workdir.*absolute path without"),
+        (EnvironmentSpec(workdir="app"), r"workdir.*absolute path without"),
     ],
 )
 def test_refused_before_anything_starts(spec, text):

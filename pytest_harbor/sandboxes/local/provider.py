@@ -35,6 +35,7 @@ from pytest_harbor.sandboxes.local import inplace, probing, userland
 from pytest_harbor.sandboxes.local.broker import launch, processes, wire
 from pytest_harbor.sandboxes.local.client import BrokerClient, receive
 from pytest_harbor.sandboxes.local.etc import copy_etc
+from pytest_harbor.sandboxes.local.ground import PLACES, Ground
 from pytest_harbor.sandboxes.local.sandbox import Facts, LocalSandbox, refuse_user
 from pytest_harbor.sandboxes.owner import Owner
 from pytest_harbor.settings import LocalMode
@@ -130,6 +131,7 @@ class LocalProvider(Provider):
                 "network_mode = 'allowlist': the local sandbox cannot filter hosts; "
                 "use public or no-network"
             )
+        _refuse_wandering(spec.workdir)
         if self._is_in_place and spec.network == "no-network":
             raise UnsupportedByProvider(
                 "network_mode = 'no-network': the local sandbox runs in-place in this "
@@ -152,6 +154,8 @@ class LocalProvider(Provider):
         if self._ready is None:
             raise SandboxUnavailable("this local provider was closed")
         self.check(spec, ())
+        if spec.workdir is not None:
+            spec = replace(spec, workdir=_normal(spec.workdir))
         ground = await self._take_ground(spec) if self._is_in_place else None
         try:
             return await self._start_within(spec, name, ground)
@@ -161,7 +165,7 @@ class LocalProvider(Provider):
             raise
 
     async def _start_within(
-        self, spec: EnvironmentSpec, name: str, ground: inplace.Ground | None
+        self, spec: EnvironmentSpec, name: str, ground: Ground | None
     ) -> Sandbox:
         sandbox: LocalSandbox | None = None
         try:
@@ -192,9 +196,9 @@ class LocalProvider(Provider):
     def _is_in_place(self) -> bool:
         return self._ready is not None and self._ready.land is None
 
-    async def _take_ground(self, spec: EnvironmentSpec) -> inplace.Ground:
-        ground = inplace.Ground()
-        places = list(inplace.PLACES)
+    async def _take_ground(self, spec: EnvironmentSpec) -> Ground:
+        ground = Ground()
+        places = list(PLACES)
         if spec.workdir is not None and not _is_below(spec.workdir, places):
             places.append(spec.workdir)
         await ground.take(places)
@@ -269,7 +273,7 @@ class LocalProvider(Provider):
     async def sweep(self) -> int:
         removed = await anyio.to_thread.run_sync(sweep_processes)
         removed += await anyio.to_thread.run_sync(sweep_folders)
-        return removed + await anyio.to_thread.run_sync(inplace.Ground().sweep)
+        return removed + await anyio.to_thread.run_sync(Ground().sweep)
 
     async def aclose(self) -> None:
         with anyio.CancelScope(shield=True):
@@ -330,6 +334,22 @@ async def _await_start(
 
 def _identity(name: str) -> str:
     return f"{name}-{os.getpid()}-{next(_numbers)}"
+
+
+def _refuse_wandering(workdir: str | None) -> None:
+    # What it leads to depends on what is there by then, links included.
+    if workdir is not None and (
+        not workdir.startswith("/") or ".." in workdir.split("/")
+    ):
+        raise UnsupportedByProvider(
+            f"workdir = {workdir!r}: the local sandbox needs an absolute path without "
+            "'..'; write where it leads to"
+        )
+
+
+def _normal(path: str) -> str:
+    """An absolute path without what says nothing: ``//app/./`` is ``/app``."""
+    return "/" + "/".join(part for part in path.split("/") if part not in ("", "."))
 
 
 def _is_below(path: str, places: Sequence[str]) -> bool:

@@ -160,7 +160,7 @@ def remove(parent: int, name: str) -> None:
 
 def _remove_folder(parent: int, name: str) -> bool:
     try:
-        _remove_content(parent, name)
+        remove_content(parent, name)
         os.rmdir(name, dir_fd=parent)
     except FileNotFoundError:
         return True
@@ -172,7 +172,8 @@ def _remove_folder(parent: int, name: str) -> bool:
     return True
 
 
-def _remove_content(parent: int, name: str) -> None:
+def remove_content(parent: int, name: str) -> None:
+    """Empty a folder. Raises OSError: something came back, or it is no folder."""
     top = os.open(name, _FOLDER, dir_fd=parent)
     moved = 0
     try:

@@ -53,9 +53,9 @@ KEPT_CAPABILITIES: Final = {
     "SYS_CHROOT": 18,
     "SETFCAP": 31,
 }
-_KEPT_BITS = sum(1 << number for number in KEPT_CAPABILITIES.values())
+KEPT_BITS = sum(1 << number for number in KEPT_CAPABILITIES.values())
 _LAST_CAPABILITY = int(Path("/proc/sys/kernel/cap_last_cap").read_text())
-_DROPPED = [n for n in range(_LAST_CAPABILITY + 1) if not _KEPT_BITS >> n & 1]
+_DROPPED = [n for n in range(_LAST_CAPABILITY + 1) if not KEPT_BITS >> n & 1]
 
 
 def _find_filter() -> bytes | None:
@@ -113,7 +113,7 @@ def drop_privileges() -> None:
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
     now = (ctypes.c_uint32 * 6)()
     _check(_libc.capget(header, now), "capget")
-    allowed = (now[1] | now[4] << 32) & _KEPT_BITS
+    allowed = (now[1] | now[4] << 32) & KEPT_BITS
     low, high = allowed & 0xFFFFFFFF, allowed >> 32
     data = (ctypes.c_uint32 * 6)(low, low, 0, high, high, 0)
     _check(_libc.capset(header, data), "capset")

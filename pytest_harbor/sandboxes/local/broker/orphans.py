@@ -1,0 +1,76 @@
+"""Finding what a sandbox without namespaces left when its broker was killed.
+
+Its processes then belong to the container's first one, like any daemon, and an agent can
+give them another name and an empty environment. What it cannot take off is what commands
+are deprived of for good: privileges by ``execve``, capabilities, system calls.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from pytest_harbor.sandboxes.local.broker import kernel, processes
+
+
+@dataclass(frozen=True)
+class Marks:
+    """What the kernel will not let a process undo, from ``/proc/<pid>/status``."""
+
+    no_new_privs: bool
+    bounding: int
+    """Capabilities that can still be had."""
+    filters: int | None
+    """Filters of system calls; ``None`` before Linux 5.9, which does not count them."""
+    depth: int
+    """Levels of PID namespaces below the one that is looked from."""
+
+    @property
+    def _is_deprived(self) -> bool:
+        return self.no_new_privs and not self.bounding & ~kernel.KEPT_BITS
+
+    def are_of_a_command(self, own: Marks) -> bool:
+        """Whether a command has them, judged by those of a process like its broker."""
+        if not self._is_deprived or self.depth != own.depth:
+            return False
+        if kernel.FILTER is None or self.filters is None or own.filters is None:
+            return not own._is_deprived
+        return self.filters > own.filters
+
+
+def look(proc: int, pid: int) -> Marks | None:
+    """The marks of a process, ``None`` when it is gone."""
+    try:
+        file = os.open(f"{pid}/status", os.O_RDONLY | os.O_CLOEXEC, dir_fd=proc)
+    except OSError:
+        return None
+    with os.fdopen(file, encoding="utf-8", errors="replace") as status:
+        try:
+            return parse(status.read())
+        except OSError:
+            return None
+
+
+def parse(status: str) -> Marks:
+    """Read a status file. What a kernel does not know of is not there."""
+    values = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
+    filters = values.get("Seccomp_filters")
+    return Marks(
+        no_new_privs=values.get("NoNewPrivs", "0").strip() == "1",
+        bounding=int(values.get("CapBnd", "-1"), 16),
+        filters=None if filters is None else int(filters),
+        depth=len(values.get("NSpid", "").split()),
+    )
+
+
+def find(proc: int, since: int) -> list[processes.Process]:
+    """Commands that began at ``since`` (clock ticks since boot) or later."""
+    own = look(proc, os.getpid())
+    found = []
+    for process in processes.table(proc).values():
+        if own is None or process.start_ticks < since or process.pid == os.getpid():
+            continue
+        marks = look(proc, process.pid)
+        if marks is not None and marks.are_of_a_command(own):
+            found.append(process)
+    return found
