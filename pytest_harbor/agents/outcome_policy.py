@@ -116,7 +116,7 @@ def parse_policy(lines: Iterable[str]) -> OutcomePolicy:
 def _is_name(name: str) -> bool:
     what, _, value = name.partition(":")
     if what == "status":
-        return value.isdecimal() and len(value) == 3
+        return value.isascii() and value.isdecimal() and len(value) == 3
     if what == "class":
         return value in CLASSES
     if what == "kind":

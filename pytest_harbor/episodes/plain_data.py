@@ -1,16 +1,15 @@
-"""Results and events as plain data, and back: what crosses processes and files."""
+"""Results as plain data, and back: what crosses processes and files."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from functools import cache
 from typing import Any, cast
 
 from pydantic import TypeAdapter
 
 from pytest_harbor.episodes.result import EpisodeResult, TurnResult
-from pytest_harbor.events import Event, Json
+from pytest_harbor.events import Json
 
 
 def turn_to_plain(turn: TurnResult) -> dict[str, Json]:
@@ -30,11 +29,6 @@ def result_from_plain(data: Mapping[str, Any]) -> EpisodeResult:
         pydantic.ValidationError: it is something else.
     """
     return _episodes().validate_python(data)
-
-
-def event_to_plain(event: Event) -> dict[str, Json]:
-    """An event as what JSON can hold; ``Event(**data)`` reads it."""
-    return asdict(event)
 
 
 @cache

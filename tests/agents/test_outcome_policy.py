@@ -66,6 +66,7 @@ def test_comments_and_empty_lines_are_skipped():
         "default retry",
         "default = again",
         "status:42x = retry",
+        "status:٤٢٩ = retry",
         "status: = retry",
         "class:weather = retry",
         "kind: = retry",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 
 import anyio
 import pytest
@@ -11,7 +12,6 @@ from pytest_harbor.agents.api import AgentResult
 from pytest_harbor.agents.nop import NopAgent
 from pytest_harbor.episodes.episode import run
 from pytest_harbor.episodes.plain_data import (
-    event_to_plain,
     result_from_plain,
     result_to_plain,
 )
@@ -82,7 +82,7 @@ def test_results_and_events_survive_json(tmp_path, scripted, run_scripted):
     text = json.dumps(result_to_plain(result), allow_nan=False)
     assert result_from_plain(json.loads(text)) == result
     for event in events:
-        text = json.dumps(event_to_plain(event), allow_nan=False)
+        text = json.dumps(asdict(event), allow_nan=False)
         assert Event(**json.loads(text)) == event
 
 
@@ -241,7 +241,7 @@ def test_secrets_are_masked_wherever_text_leaves(
         settings={"agent_outcome_policy": (f"default = {action}",)},
     )
     shown = [json.dumps(result_to_plain(result))]
-    shown += [json.dumps(event_to_plain(event)) for event in events]
+    shown += [json.dumps(asdict(event)) for event in events]
     shown += map(str, result.logs.rglob("*"))
     shown += [path.read_text() for path in result.logs.rglob("*") if path.is_file()]
     assert any("***" in text for text in shown)

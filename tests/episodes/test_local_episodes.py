@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import anyio
 import pytest
 
 from episode_runs import run_folder
-from pytest_harbor.episodes.plain_data import event_to_plain, result_to_plain
+from pytest_harbor.episodes.plain_data import result_to_plain
 from pytest_harbor.errors import SandboxStartFailed
 from pytest_harbor.sandboxes.api import Provider
 from task_folders import write_steps_task, write_task
@@ -312,7 +313,7 @@ def test_secrets_are_nowhere(tmp_path, run_local):
     assert (result.turns[0].logs / "agent" / "own.log").read_text() == "***\n"
     assert secret.encode() not in all_text(result.logs)
     assert secret not in json.dumps(result_to_plain(result))
-    assert secret not in json.dumps([event_to_plain(event) for event in events])
+    assert secret not in json.dumps([asdict(event) for event in events])
 
 
 def test_steps_with_workdir_setup_and_users(tmp_path, run_local):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pytest_harbor.tasks.folder.dataset import Dataset, load_dataset
-from pytest_harbor.tasks.folder.digest import task_digest
+from pytest_harbor.tasks.folder.digest import folder_digest, task_digest
 from pytest_harbor.tasks.folder.load import load_task
 from task_folders import write_task
 
@@ -24,7 +24,7 @@ def make(folder: Path) -> Path:
 
 
 def digest(folder: Path, dataset: Dataset | None = None) -> str:
-    return task_digest(load_task(folder, dataset=dataset))
+    return task_digest(folder_digest(folder), load_task(folder, dataset=dataset))
 
 
 def relink(folder: Path) -> None:

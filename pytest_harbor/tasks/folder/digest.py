@@ -21,15 +21,6 @@ IGNORED = frozenset({"__pycache__", ".DS_Store"})
 CHUNK_BYTES = 1024 * 1024
 
 
-def task_digest(task: Task) -> str:
-    """The SHA-256 of everything that decides what the task is, in hexadecimal.
-
-    The folder's, and what the dataset adds: timeout multiplier, overrides, the
-    shared verifier.
-    """
-    return dataset_digest(folder_digest(task.folder), task)
-
-
 def folder_digest(folder: Path) -> str:
     """The SHA-256 of a task folder, in hexadecimal.
 
@@ -47,8 +38,12 @@ def folder_digest(folder: Path) -> str:
     return whole.hexdigest()
 
 
-def dataset_digest(folder: str, task: Task) -> str:
-    """A folder's digest and what the task's dataset adds to it."""
+def task_digest(folder: str, task: Task) -> str:
+    """The digest of everything that decides what the task is.
+
+    ``folder`` is its folder's; the dataset adds its timeout multiplier, overrides and
+    shared verifier.
+    """
     if task.dataset is None:
         return folder
     settings = {

@@ -18,10 +18,10 @@ from pytest_harbor.tasks.folder.artifact_paths import (
     source_problem,
 )
 from pytest_harbor.tasks.folder.names import HEADER_NAME
+from pytest_harbor.tasks.folder.plan_types import VerifierMode
 from pytest_harbor.tasks.folder.values import (
     Amount,
     Count,
-    EnvironmentMode,
     FiniteNumber,
     Hosts,
     MinReward,
@@ -301,7 +301,7 @@ class VerifierConfig(NetworkTable):
     """Environment of the verifier; values may be ``${VAR}`` templates."""
     user: User | None = None
     """User the verifier runs as; unset: the image's default user."""
-    environment_mode: EnvironmentMode | None = None
+    environment_mode: VerifierMode | None = None
     """``shared``: in the agent's sandbox; ``separate``: in one of its own."""
     environment: EnvironmentConfig | None = None
     """The verifier's own sandbox; implies ``separate``."""

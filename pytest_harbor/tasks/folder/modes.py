@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
 
 from pytest_harbor.tasks.folder.model import (
     EnvironmentConfig,
     StepConfig,
     TaskConfig,
 )
-
-VerifierMode: TypeAlias = Literal["shared", "separate"]
+from pytest_harbor.tasks.folder.plan_types import VerifierMode
 
 
 @dataclass(frozen=True)

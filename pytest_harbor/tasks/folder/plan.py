@@ -14,7 +14,7 @@ from pytest_harbor.errors import SettingsError
 from pytest_harbor.settings import Settings
 from pytest_harbor.tasks.folder.artifacts import artifact_plans
 from pytest_harbor.tasks.folder.deadline import episode_deadline
-from pytest_harbor.tasks.folder.digest import dataset_digest, folder_digest
+from pytest_harbor.tasks.folder.digest import folder_digest, task_digest
 from pytest_harbor.tasks.folder.model import (
     DEFAULT_VERIFIER_TIMEOUT_SEC,
     CollectHookConfig,
@@ -67,7 +67,7 @@ def plan_episode(
     return EpisodePlan(
         task_id=task.id,
         folder=task.folder,
-        digest=dataset_digest(folder, task),
+        digest=task_digest(folder, task),
         folder_digest=folder,
         agent=agent,
         model=settings.model,
@@ -85,7 +85,6 @@ def plan_episode(
         retries=settings.retries,
         turn_sessions=settings.turn_sessions,
         agent_outcome_policy=settings.agent_outcome_policy,
-        verifier_grace_seconds=settings.verifier_grace_s,
         agent_setup_timeout_seconds=settings.agent_setup_timeout_s,
         force_build=settings.force_build,
         warnings=(*task.warnings, *deadline.warnings, *_not_given(environment)),

@@ -166,7 +166,6 @@ class EpisodePlan:
     """New episodes after an outage (``--harbor-retries``)."""
     turn_sessions: Literal["fresh", "continue"] = "fresh"
     agent_outcome_policy: tuple[str, ...] = ()
-    verifier_grace_seconds: float = 60.0
     agent_setup_timeout_seconds: float = 360.0
     """Bound of the agent's own ``setup``; a term of the deadline too (spec 14)."""
     force_build: bool = False

@@ -182,7 +182,6 @@ OperatingSystem: TypeAlias = Annotated[
 Variables: TypeAlias = Annotated[dict[str, str], AfterValidator(_variables)]
 ServiceName: TypeAlias = Annotated[str, AfterValidator(_service)]
 NetworkMode: TypeAlias = Literal["public", "no-network", "allowlist"]
-EnvironmentMode: TypeAlias = Literal["shared", "separate"]
 # TOML arrays arrive as lists; a tuple keeps a loaded task from being changed.
 Strings: TypeAlias = Annotated[tuple[str, ...], Strict(False)]
 Hosts: TypeAlias = Annotated[
