@@ -263,6 +263,29 @@ def test_accounts_come_from_the_files_alone(tmp_path, monkeypatch):
         joined.find_account("missing")
 
 
+@pytest.mark.parametrize(
+    "user",
+    [-1, 2**32 - 1, str(2**32 - 1), "9" * 5000, "\u0661\u0660", "\uff10"],
+    ids=["negative", "minus one", "the same as text", "huge", "arabic", "fullwidth"],
+)
+def test_numbers_that_are_no_uid_are_no_users(user):
+    with pytest.raises(joined.NoSuchUser, match="uids are 0 to 4294967294"):
+        joined.find_account(user)
+    with pytest.raises(UnsupportedByProvider):
+        LocalProvider().check(EnvironmentSpec(user=user), [])
+    assert joined.find_account(2**32 - 2).uid == 2**32 - 2
+
+
+def test_account_with_a_number_that_is_no_uid_is_none(tmp_path, monkeypatch):
+    (tmp_path / "passwd").write_text(
+        "huge:x:4294967296:0::/:/\nodd:x:\u0661:0::/:/\ngroup:x:7:-1::/:/\n"
+    )
+    monkeypatch.setattr(joined, "PASSWD", str(tmp_path / "passwd"))
+    for name in "huge", "odd", "group":
+        with pytest.raises(joined.NoSuchUser, match=name):
+            joined.find_account(name)
+
+
 @pytest.mark.parametrize("size", [10, wire.MAX_PACKET_BYTES + 1, 3_000_000])
 def test_messages_of_any_size_bring_their_descriptors(size):
     mine, theirs = wire.channel()

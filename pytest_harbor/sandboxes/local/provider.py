@@ -32,7 +32,7 @@ from pytest_harbor.sandboxes.api import (
     User,
 )
 from pytest_harbor.sandboxes.local import inplace, probing, userland
-from pytest_harbor.sandboxes.local.broker import launch, processes, wire
+from pytest_harbor.sandboxes.local.broker import joined, launch, processes, wire
 from pytest_harbor.sandboxes.local.client import BrokerClient, receive
 from pytest_harbor.sandboxes.local.etc import copy_etc
 from pytest_harbor.sandboxes.local.ground import PLACES, Ground
@@ -357,7 +357,13 @@ def _is_below(path: str, places: Sequence[str]) -> bool:
 
 
 def _refuse_unknown_user(user: User | None) -> None:
-    if not isinstance(user, str) or user.isdecimal():
+    if user is None:
+        return
+    if isinstance(user, int) or user.isdecimal():
+        if joined.parse_id(str(user)) is None:
+            raise UnsupportedByProvider(
+                f"user = {user!r}: no such user; uids are 0 to {joined.LAST_ID}"
+            )
         return
     try:
         pwd.getpwnam(user)

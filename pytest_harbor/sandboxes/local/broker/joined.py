@@ -18,6 +18,8 @@ from pytest_harbor.sandboxes.local.broker import kernel
 PASSWD = "/etc/passwd"  # noqa: S105  # a file name
 GROUP = "/etc/group"
 ROOT_HOME = "/root"
+LAST_ID = 2**32 - 2  # the one above means "leave it" in system calls
+_ID_DIGITS = 10
 _MAX_ACCOUNT_BYTES = 1024 * 1024
 
 
@@ -57,19 +59,19 @@ def find_account(user: str | int | None) -> Account:
     replaced. A number needs no entry.
 
     Raises:
-        NoSuchUser: a name without an entry.
+        NoSuchUser: a name without an entry, or a number that no user can have.
     """
     if user in (None, 0, "root", "0"):
         return Account("root", 0, 0, (), ROOT_HOME)
     assert user is not None
-    number = int(user) if str(user).isdecimal() else None
+    number = parse_id(str(user))
+    if number is None and (isinstance(user, int) or user.isdecimal()):
+        raise NoSuchUser(f"user {user!r}: uids are 0 to {LAST_ID}")
     for fields in _lines(PASSWD, 7):
         if number is None and fields[0] != user:
             continue
-        if not (fields[2].isdecimal() and fields[3].isdecimal()):
-            continue
-        uid, gid = int(fields[2]), int(fields[3])
-        if number is not None and uid != number:
+        uid, gid = parse_id(fields[2]), parse_id(fields[3])
+        if uid is None or gid is None or number not in (None, uid):
             continue
         groups = [gid, *_groups_of(fields[0])]
         return Account(fields[0], uid, gid, tuple(dict.fromkeys(groups)), fields[5])
@@ -79,11 +81,18 @@ def find_account(user: str | int | None) -> Account:
 
 
 def _groups_of(name: str) -> list[int]:
-    return [
-        int(fields[2])
+    numbers = [
+        parse_id(fields[2])
         for fields in _lines(GROUP, 4)
-        if name in fields[3].split(",") and fields[2].isdecimal()
+        if name in fields[3].split(",")
     ]
+    return [number for number in numbers if number is not None]
+
+
+def parse_id(text: str) -> int | None:
+    """A uid or gid, ``None`` when it is none that the kernel knows."""
+    is_short = text.isascii() and text.isdigit() and len(text) <= _ID_DIGITS
+    return int(text) if is_short and int(text) <= LAST_ID else None
 
 
 def _lines(path: str, fields: int) -> list[list[str]]:
