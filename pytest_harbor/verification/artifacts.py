@@ -27,6 +27,7 @@ FOLDER: Final = "artifacts"
 
 NAMES_SHOWN: Final = 3
 """How many of the files that were left out a warning names."""
+NAME_CHARS: Final = 60
 
 ArtifactStatus: TypeAlias = Literal["ok", "failed", "empty", "skipped"]
 
@@ -83,13 +84,17 @@ class CollectedArtifact:
             return f"{name}: {self.status}: {self.reason}"
         if not self.dropped:
             return None
-        # repr: the names are an agent's, and may hold anything.
-        paths = [repr(item.partition(": ")[0]) for item in self.dropped[:NAMES_SHOWN]]
+        paths = [_shown(item.partition(": ")[0]) for item in self.dropped[:NAMES_SHOWN]]
         more = ", ..." if len(self.dropped) > NAMES_SHOWN else ""
         return (
             f"{name}: {len(self.dropped)} left out ({', '.join(paths)}{more}): only "
             "files, folders and links inside it are kept"
         )
+
+
+def _shown(path: str) -> str:
+    """A name that an agent chose, which may be long and hold anything."""
+    return repr(path if len(path) <= NAME_CHARS else f"...{path[-NAME_CHARS:]}")
 
 
 def claim(entries: Sequence[ArtifactPlan]) -> tuple[Claim, ...]:
