@@ -286,6 +286,18 @@ def test_account_with_a_number_that_is_no_uid_is_none(tmp_path, monkeypatch):
             joined.find_account(name)
 
 
+@pytest.mark.parametrize(
+    ("storage_mib", "memory_gib", "expected_gib"),
+    [(None, 64, 8), (None, 4, 2), (2048, 64, 2), (10240, 64, 10), (10240, 4, 2)],
+)
+def test_room_is_the_limit_but_never_more_than_half_the_memory(
+    monkeypatch, storage_mib, memory_gib, expected_gib
+):
+    facts = {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": memory_gib * 1024**3 // 4096}
+    monkeypatch.setattr(userland.os, "sysconf", facts.__getitem__)
+    assert userland.room_bytes(storage_mib) == expected_gib * 1024**3
+
+
 @pytest.mark.parametrize("size", [10, wire.MAX_PACKET_BYTES + 1, 3_000_000])
 def test_messages_of_any_size_bring_their_descriptors(size):
     mine, theirs = wire.channel()

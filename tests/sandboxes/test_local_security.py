@@ -16,7 +16,7 @@ import pytest
 
 import pytest_harbor
 from pytest_harbor.errors import SandboxUnavailable, UnsupportedByProvider
-from pytest_harbor.sandboxes.api import EnvironmentSpec, Upload
+from pytest_harbor.sandboxes.api import EnvironmentSpec, Limits, Upload
 from pytest_harbor.sandboxes.local.broker.kernel import KEPT_CAPABILITIES
 from pytest_harbor.sandboxes.local.provider import LocalProvider
 from sandboxes.conformance import Bench
@@ -141,6 +141,20 @@ def test_kernel_settings_stay_so_in_namespaces_of_the_agents_own(shared_box, run
     )
     result = run(shared_box, ["unshare", "-Urmpf", "--", "sh", "-c", inner])
     assert "WRITTEN" not in result.stdout
+
+
+def test_own_folders_hold_no_more_than_the_limit(bench, run):
+    async def start():
+        return await bench.start(limits=Limits(storage_mib=3))
+
+    sandbox = bench.portal.call(start)
+    try:
+        for folder in ("/app", "/tmp", "/logs/agent"):
+            result = run(sandbox, f"head -c 4000000 /dev/zero > {folder}/x")
+            assert "No space left" in result.stderr
+            assert run(sandbox, f"rm {folder}/x; echo x > {folder}/y").ok
+    finally:
+        bench.portal.call(sandbox.stop)
 
 
 def test_public_network_is_the_hosts(bench, run):

@@ -250,6 +250,7 @@ class LocalProvider(Provider):
                 own_network=own_network,
                 workdir=workdir,
                 mounts=userland.host_mounts(),
+                room_bytes=userland.room_bytes(spec.limits.storage_mib),
             ),
         }
         channel = ready.broker.request(request)

@@ -29,6 +29,7 @@ SHARED_FOLDERS: Final = (
 
 SYSTEM_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
+_ROOM_MIB: Final = 8192
 _FRESH_FOLDERS: Final = (
     ("/home", "0755"),
     ("/root", "0711"),  # passable: an interpreter's prefix may lie below
@@ -104,9 +105,18 @@ def namespaces(*, rootless: bool, own_network: bool) -> int:
 
 
 def bwrap_arguments(
-    userland: Userland, *, own_network: bool, workdir: str, mounts: Collection[str]
+    userland: Userland,
+    *,
+    own_network: bool,
+    workdir: str,
+    mounts: Collection[str],
+    room_bytes: int = 0,
 ) -> list[str]:
-    """The command line that starts a sandbox. ``mounts`` are the host's mount points."""
+    """The command line that starts a sandbox.
+
+    ``mounts`` are the host's mount points; ``room_bytes`` is what the sandbox's own
+    folders may hold, 0 for as much as the kernel allows.
+    """
     arguments = [userland.bwrap, "--die-with-parent", "--new-session", "--as-pid-1"]
     arguments += ["--unshare-pid", "--unshare-ipc", "--unshare-uts"]
     if own_network:
@@ -122,6 +132,7 @@ def bwrap_arguments(
         SYSTEM_PATH,
     ]
     arguments += ["--cap-drop", "ALL", "--cap-add", _UNTRACEABLE]
+    arguments += ["--size", str(room_bytes)] if room_bytes else []
     arguments += ["--tmpfs", "/"]
     for folder in SHARED_FOLDERS:
         arguments += _shared(folder, mounts, userland.skeleton)
@@ -150,6 +161,17 @@ def bwrap_arguments(
     arguments += _folders(workdir)
     arguments += ["--chdir", "/", "--", "/bin/sh", "-c", _holder(userland)]
     return arguments
+
+
+def room_bytes(storage_mib: int | None) -> int:
+    """How much a sandbox may write to folders of its own, which are memory.
+
+    Never more than the half of the machine's that the kernel would allow each, and
+    little enough by default that one that runs wild does not take all. What it
+    writes over the host's folders cannot be bounded.
+    """
+    half = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    return min((storage_mib or _ROOM_MIB) * 1024**2, half)
 
 
 def _folders(path: str) -> Iterator[str]:
