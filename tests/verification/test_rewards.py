@@ -88,6 +88,7 @@ def test_valid_json(tmp_path, content, rewards):
         (b'{"reward": 1, "a": Infinity}', "key 'a' is 'inf'"),
         (b'{"reward": 1, "a": 1e309}', "key 'a' is 'inf'"),
         (b'{"reward": 1' + b"0" * 400 + b"}", "key 'reward' is 'inf'"),
+        (b'{"reward": 1' + b"0" * 5000 + b"}", "key 'reward' is 'inf'"),
         (b'{"reward": 1, "why": "good"}', "key 'why' is a string"),
         (b'{"reward": null}', "key 'reward' is null"),
         (b'{"reward": [1]}', "key 'reward' is a list"),
