@@ -338,7 +338,7 @@ def _without_image(
 def _check_services(config: TaskConfig, layout: Layout, found: Findings) -> None:
     """Refuse sidecars that the Compose file does not define (X26)."""
     services = chain(
-        ((where, entry.service) for where, entry in _artifacts(config)),
+        ((_artifacts_of(step), entry.service) for step, entry in _artifacts(config)),
         ((where, hook.service) for where, hook in _hooks(config)),
     )
     named = {service: where for where, service in services if service != MAIN_SERVICE}
@@ -359,10 +359,15 @@ def _check_services(config: TaskConfig, layout: Layout, found: Findings) -> None
             )
 
 
-def _artifacts(config: TaskConfig) -> Iterator[tuple[str, ArtifactConfig]]:
-    yield from (("artifacts", entry) for entry in config.artifacts)
+def _artifacts(config: TaskConfig) -> Iterator[tuple[str | None, ArtifactConfig]]:
+    """Each entry with the name of its step; ``None`` for the task's own."""
+    yield from ((None, entry) for entry in config.artifacts)
     for step in config.steps:
-        yield from ((f"step '{step.name}': artifacts", e) for e in step.artifacts)
+        yield from ((step.name, entry) for entry in step.artifacts)
+
+
+def _artifacts_of(step: str | None) -> str:
+    return "artifacts" if step is None else f"step '{step}': artifacts"
 
 
 def _hooks(config: TaskConfig) -> Iterator[tuple[str, CollectHookConfig]]:
@@ -376,23 +381,23 @@ def _check_protected(config: TaskConfig, found: Findings) -> None:
     """Refuse artifacts that overlap the runner's own folders (spec 7, Q10)."""
     steps: tuple[StepConfig | None, ...] = config.steps or (None,)
     separate = [step for step in steps if declared_mode(config, step) == "separate"]
-    for where, entry in _artifacts(config):
-        folder = overlap(config, entry)
+    for name, entry in _artifacts(config):
+        folder = _overlap(config, entry)
         if folder is None:
             continue
+        where = f"{TOML}: {_artifacts_of(name)}"
         text = f"{entry.source}: overlaps {folder}, which belongs to the runner"
-        step_name = where.split("'")[1] if where.startswith("step") else None
-        if any(step is None or step_name in (None, step.name) for step in separate):
+        if any(step is None or name in (None, step.name) for step in separate):
             found.problem(
-                f"{TOML}: {where}",
+                where,
                 f"{text}; a separate verifier cannot take it, collect another path",
                 "X19",
             )
         else:
-            found.warn(f"{TOML}: {where}: {text}")
+            found.warn(f"{where}: {text}")
 
 
-def overlap(config: TaskConfig, entry: ArtifactConfig) -> str | None:
+def _overlap(config: TaskConfig, entry: ArtifactConfig) -> str | None:
     """The runner's folder that a collected path of ``main`` overlaps, if any."""
     if entry.service != MAIN_SERVICE:
         return None
