@@ -24,6 +24,11 @@ any budget ends it; an honest log is three powers of ten smaller."""
 _CHUNK = 1024 * 1024
 
 
+def log_cut(limit: int = MAX_LOG_BYTES) -> str:
+    """The last line of a log that took no more."""
+    return f"[... log cut at {limit} bytes ...]"
+
+
 class CappedOutput:
     """One stream of a command: the first and last halves of ``limit`` bytes.
 
@@ -64,7 +69,7 @@ class CappedOutput:
             log.write(data)
         elif room >= 0:
             log.write(data[:room])
-            log.write(b"\n[... log cut at %d bytes ...]\n" % self._log_limit)
+            log.write(f"\n{log_cut(self._log_limit)}\n".encode())
             self._log = None
 
     @property

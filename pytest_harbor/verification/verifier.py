@@ -26,7 +26,7 @@ from pytest_harbor.sandboxes.api import (
     Sandbox,
     Upload,
 )
-from pytest_harbor.sandboxes.output import Masker
+from pytest_harbor.sandboxes.output import Masker, log_cut
 from pytest_harbor.tasks.folder.plan_types import VerifierPlan
 from pytest_harbor.verification.artifacts import Placement
 from pytest_harbor.verification.ctrf import InnerTest, read_ctrf
@@ -120,7 +120,7 @@ async def verify(
         tests_from="image" if brings_tests else "folder",
         exit_code=result.exit_code,
         timed_out=result.timed_out,
-        output_tail=masker.text(output_tail(folder)),
+        output_tail=masker.text(_tail(folder, result)),
         inner_tests=read_ctrf(folder),
         warnings=(*warnings, *got.warnings, *reading.warnings),
         transcript_left=got.transcript_left,
@@ -295,6 +295,12 @@ def dropped_rewards(dropped: Sequence[str], below: str) -> frozenset[str]:
     )
 
 
+def _tail(folder: Path, result: ExecResult) -> str:
+    """The last lines of the output, also where the log was cut before them."""
+    tail = output_tail(folder)
+    return _last_lines(result.output) if tail.endswith(log_cut()) else tail
+
+
 def output_tail(folder: Path) -> str:
     """The last lines of the verifier's output: our capture, else the script's own."""
     for name in (CAPTURE_NAME, OUTPUT_NAME):
@@ -304,8 +310,12 @@ def output_tail(folder: Path) -> str:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
             text = file.read().decode(errors="replace")
-        return "\n".join(text.rstrip().splitlines()[-TAIL_LINES:])
+        return _last_lines(text)
     return ""
+
+
+def _last_lines(text: str) -> str:
+    return "\n".join(text.rstrip().splitlines()[-TAIL_LINES:])
 
 
 def _explained(

@@ -15,6 +15,7 @@ from episode_runs import run_folder
 from pytest_harbor.episodes.plain_data import result_to_plain
 from pytest_harbor.errors import SandboxStartFailed
 from pytest_harbor.sandboxes.api import Provider
+from pytest_harbor.sandboxes.output import MAX_LOG_BYTES, log_cut
 from task_folders import write_steps_task, write_task
 
 CHECK_ANSWER = (
@@ -295,6 +296,18 @@ def test_separate_verifier_sees_no_trace_of_the_agent(tmp_path, run_local):
     turn = result.turns[0]
     assert turn.artifact("answer.txt").read_text() == "42\n"
     assert (turn.logs / "agent" / "trace").exists()
+
+
+def test_a_flood_of_output_is_cut_and_its_end_is_still_shown(tmp_path, run_local):
+    flood = f"yes | head -c {MAX_LOG_BYTES + 10_000_000}; echo the end; exit 1"
+    result = run_local(write_task(tmp_path / "task", test=flood), "nop")
+    [turn] = result.turns
+    assert turn.verifier_output_tail.endswith("y\nthe end")
+    log = turn.logs / "verifier" / "test-stdout.txt"
+    assert log.stat().st_size < MAX_LOG_BYTES + 100
+    with log.open("rb") as file:
+        file.seek(-100, 2)
+        assert file.read().decode().endswith(f"\n{log_cut()}\n")
 
 
 def test_secrets_are_nowhere(tmp_path, run_local):
