@@ -66,6 +66,8 @@ class _Session:
 
     def pytest_unconfigure(self) -> None:
         self._state.close()
+        if self._state.has("interrupts"):
+            self._state.interrupts.disarm()
 
     # Collection.
 
@@ -156,6 +158,10 @@ class _Session:
     ) -> step_reports.StepReport | None:
         return step_reports.from_serializable(data)
 
+    def pytest_runtest_logstart(self) -> None:
+        if self._state.has("interrupts"):
+            self._state.interrupts.goes_on()
+
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if self._state.is_worker:
@@ -177,8 +183,13 @@ class _Session:
             finish(self._state)
 
     def pytest_terminal_summary(
-        self, terminalreporter: pytest.TerminalReporter
+        self, terminalreporter: pytest.TerminalReporter, exitstatus: int
     ) -> None:
+        if exitstatus == pytest.ExitCode.INTERRUPTED and self._state.tasks_ran():
+            from pytest_harbor.collection.terminal import roll_up
+
+            # Workers of pytest-xdist wrote their last records only now.
+            roll_up(self._state)
         if self._state.summary is not None or self._state.trouble:
             from pytest_harbor.collection.terminal import write_summary
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import queue
-import signal
 import sys
 import threading
 import time
@@ -149,32 +148,3 @@ def _wait_for_clean_up(ended: threading.Event) -> None:
             ended.wait(WAKE_UP_SECONDS)
         except KeyboardInterrupt:  # noqa: PERF203 - each one is met on its own
             sys.stderr.write("\nharbor: still removing sandboxes, one moment\n")
-
-
-class TerminationAsInterrupt:
-    """While armed, SIGTERM ends pytest as Ctrl-C does, so sandboxes are removed.
-
-    Leaves a handler that somebody else installed alone, and does nothing outside the
-    main thread, where Python allows no handlers.
-    """
-
-    def __init__(self) -> None:
-        self._armed = False
-
-    def arm(self) -> None:
-        """Take over SIGTERM unless that was done, or somebody else has it."""
-        if self._armed or threading.current_thread() is not threading.main_thread():
-            return
-        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-            signal.signal(signal.SIGTERM, _interrupt)
-            self._armed = True
-
-    def disarm(self) -> None:
-        """Give SIGTERM back."""
-        if self._armed and signal.getsignal(signal.SIGTERM) is _interrupt:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        self._armed = False
-
-
-def _interrupt(_number: int, _frame: object) -> None:
-    raise KeyboardInterrupt("SIGTERM")

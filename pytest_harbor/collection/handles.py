@@ -14,8 +14,9 @@ from pytest_harbor.collection import session as sessions
 
 if TYPE_CHECKING:
     from pytest_harbor.collection.running import Request
-    from pytest_harbor.sandboxes.api import Sandbox
+    from pytest_harbor.sandboxes.api import Provider, Sandbox
     from pytest_harbor.sandboxes.sync import SyncSandbox
+    from pytest_harbor.tasks.folder.plan_types import EpisodePlan
 
 
 class AwaitableSandbox:
@@ -55,12 +56,13 @@ class SandboxFactory:
         Raises:
             HarborError: the task is refused, or the sandbox does not start.
         """
-        sandbox = self._session.bridge.run(self._start, request)
+        sandbox = self._session.bridge.run(self._start, *self._choose(request))
         return self._handle(sandbox)
 
     async def start_from_loop(self, request: Request) -> AwaitableSandbox:
         """As :meth:`start`, awaited."""
-        sandbox = await self._session.bridge.run_from_loop(self._start, request)
+        chosen = self._choose(request)
+        sandbox = await self._session.bridge.run_from_loop(self._start, *chosen)
         return AwaitableSandbox(sandbox, self._session)
 
     def stop(self) -> None:
@@ -68,16 +70,21 @@ class SandboxFactory:
         while self._up:
             self._session.bridge.run(self._up.pop().stop)
 
-    async def _start(self, request: Request) -> Sandbox:
+    def _choose(self, request: Request) -> tuple[EpisodePlan, Provider]:
+        """Outside the loop: a provider sweeps on first use, which waits for the loop."""
         from pytest_harbor.collection.running import make_plan
-        from pytest_harbor.episodes.sandbox_set import TASK_LABEL
-        from pytest_harbor.episodes.seed import check_provider, make_seed
-        from pytest_harbor.errors import SandboxUnavailable
 
         plan = make_plan(request)
         provider = self._session.providers.choose(
             request.provider, needs_container=plan.environment.needs_container
         )
+        return plan, provider
+
+    async def _start(self, plan: EpisodePlan, provider: Provider) -> Sandbox:
+        from pytest_harbor.episodes.sandbox_set import TASK_LABEL
+        from pytest_harbor.episodes.seed import check_provider, make_seed
+        from pytest_harbor.errors import SandboxUnavailable
+
         capabilities = await provider.probe()
         if not capabilities.available:
             raise SandboxUnavailable(capabilities.reason)

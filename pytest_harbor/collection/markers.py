@@ -65,6 +65,16 @@ def _checked(name: str, value: object) -> object:
     )
 
 
+def expects_failure(item: pytest.Item) -> bool:
+    """True when an ``xfail`` mark without a condition says that the item fails."""
+    if item.config.getoption("runxfail", default=False):
+        return False
+    return any(
+        not mark.args and "condition" not in mark.kwargs
+        for mark in item.iter_markers("xfail")
+    )
+
+
 def find_task(path: str, item: pytest.Item) -> Path:
     """The task folder that a marker or a factory call names.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import queue
+import time
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,7 @@ from pytest_harbor.collection import session as sessions
 from pytest_harbor.collection.items import Episode, EpisodeFailed
 from pytest_harbor.collection.live_steps import LiveSteps
 from pytest_harbor.collection.private import skip_at_item
-from pytest_harbor.errors import HarborError, SettingsError
+from pytest_harbor.errors import CANCELLED, HarborError, SettingsError
 from pytest_harbor.results import junit
 from pytest_harbor.results.failure_text import failure_text
 from pytest_harbor.results.records import Origin, Records
@@ -125,6 +126,7 @@ def _run(request: Request) -> Run:
         worker=session.worker,
         is_test=not isinstance(request.item, Episode),
         must_miss=must_miss,
+        is_xfail=markers.expects_failure(request.item),
     )
     records, logs = _places(session, plan)
     records.started(
@@ -137,7 +139,16 @@ def _run(request: Request) -> Run:
     steps = None
     if plan.is_multi_step and isinstance(request.item, Episode):
         steps = LiveSteps(request.item, plan, must_miss=must_miss)
-    result = _in_loop(session, request, plan, provider, logs, steps=steps)
+    began = time.time()
+    try:
+        result = _in_loop(session, request, plan, provider, logs, steps=steps)
+    except BaseException as error:
+        # A time limit of the item, Ctrl-C, a hook that raised: nobody graded it.
+        ended = _cancelled(plan, provider, logs, error, began=began)
+        records.finished(
+            ended, judge(ended, threshold=origin.min_reward), origin=origin
+        )
+        raise
     verdict = judge(result, threshold=origin.min_reward, must_miss=must_miss)
     if result.status == "unavailable" and request.settings.unavailable == "skip":
         verdict = replace(verdict, outcome="skipped")
@@ -202,6 +213,37 @@ def _in_loop(
         if steps is not None:
             steps.interrupted(str(error))
         raise
+
+
+def _cancelled(
+    plan: EpisodePlan,
+    provider: Provider,
+    logs: Path,
+    error: BaseException,
+    *,
+    began: float,
+) -> EpisodeResult:
+    from pytest_harbor.episodes.result import EpisodeResult
+
+    what = str(error)
+    if not isinstance(error, KeyboardInterrupt | pytest.fail.Exception):
+        what = f"{type(error).__name__}: {what}"
+    return EpisodeResult(
+        task_id=plan.task_id,
+        agent=plan.agent,
+        model=plan.model,
+        attempt=plan.attempt,
+        status="cancelled",
+        declared_steps=tuple(turn.name for turn in plan.turns),
+        digest=plan.digest,
+        failure_kind=CANCELLED,
+        failure_reason=f"interrupted: {what}" if what else "interrupted",
+        sandbox=provider.name,
+        started_at=began,
+        seconds=time.time() - began,
+        logs=logs,
+        is_multi_step=plan.is_multi_step,
+    )
 
 
 def _places(session: sessions.HarborSession, plan: EpisodePlan) -> tuple[Records, Path]:

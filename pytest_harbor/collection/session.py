@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pytest_harbor.agents.api import Agent
-    from pytest_harbor.collection.bridge import Bridge, TerminationAsInterrupt
+    from pytest_harbor.collection.bridge import Bridge
+    from pytest_harbor.collection.interrupts import Interrupts
     from pytest_harbor.collection.providers import Providers
     from pytest_harbor.results.run_folder import RunFolder
     from pytest_harbor.results.summary import Summary
@@ -92,11 +93,11 @@ class HarborSession:
         return RunFolder(self.results, self.run_id, owner=owner)
 
     @cached_property
-    def interrupts(self) -> TerminationAsInterrupt:
-        """SIGTERM as Ctrl-C, once something runs that has to be removed."""
-        from pytest_harbor.collection.bridge import TerminationAsInterrupt
+    def interrupts(self) -> Interrupts:
+        """Ctrl-C and SIGTERM, once something runs that has to be removed."""
+        from pytest_harbor.collection.interrupts import Interrupts
 
-        return TerminationAsInterrupt()
+        return Interrupts(is_worker=self.is_worker)
 
     @cached_property
     def bridge(self) -> Bridge:
@@ -151,10 +152,11 @@ class HarborSession:
             raise pytest.UsageError(str(error)) from None
 
     def tasks_ran(self) -> bool:
-        """True when some process of this run wrote a record."""
-        if not (self.has("run_folder") or self.tasks_seen):
-            return False
-        return self.run_folder.exists
+        """True when some process of this run wrote a record.
+
+        Only the disk knows: a worker's Python tests may run episodes that nobody here heard of.
+        """
+        return (self.results / self.run_id).is_dir()
 
     def make_agent(self, name: str, model: str | None) -> Agent:
         """A new agent of that name. Raises SettingsError."""
@@ -191,8 +193,6 @@ class HarborSession:
         if self.has("bridge"):
             self.bridge.close()
             del self.bridge
-        if self.has("interrupts"):
-            self.interrupts.disarm()
 
 
 def new_run_id() -> str:

@@ -14,6 +14,7 @@ from pytest_harbor.sandboxes.choose import provider_name
 
 if TYPE_CHECKING:
     from pytest_harbor.collection.session import HarborSession
+    from pytest_harbor.results.summary import Summary
 
 
 def header(session: HarborSession) -> list[str]:
@@ -64,14 +65,20 @@ def sweep_after_crash(session: HarborSession) -> None:
     session.providers.sweep(sorted(names & known))
 
 
-def finish(session: HarborSession) -> None:
-    """Write ``summary.json`` and the suite's JUnit properties."""
+def roll_up(session: HarborSession) -> Summary | None:
+    """Write ``summary.json``; again when more was recorded."""
     try:
         session.summary = summary.write(session.run_folder.place)
     except OSError as error:
         session.trouble.append(f"summary.json cannot be written: {error}")
-        return
-    junit_rows.write_suite(session.summary, session.config)
+        return None
+    return session.summary
+
+
+def finish(session: HarborSession) -> None:
+    """Write ``summary.json`` and the suite's JUnit properties."""
+    if found := roll_up(session):
+        junit_rows.write_suite(found, session.config)
 
 
 def write_summary(session: HarborSession, terminal: pytest.TerminalReporter) -> None:

@@ -46,6 +46,8 @@ class Origin:
     is_test: bool = False
     """True for a Python test that asked for the episode and judges it itself."""
     must_miss: bool = False
+    is_xfail: bool = False
+    """True where an ``xfail`` mark says that the item fails."""
 
 
 def plain(value: object) -> Any:
@@ -174,12 +176,14 @@ def _common(result: EpisodeResult, origin: Origin) -> dict[str, Any]:
         "min_reward": origin.min_reward,
         "is_test": origin.is_test,
         "must_miss": origin.must_miss,
+        "is_xfail": origin.is_xfail,
         "worker": origin.worker,
         "logs": result.logs,
         "started_at": result.started_at,
         "ended_at": result.started_at + result.seconds,
         "seconds": result.seconds,
         "kept_sandboxes": list(result.kept_sandboxes),
+        "warnings": list(result.warnings),
         "versions": {
             "pytest-harbor": __version__,
             "python": platform.python_version(),
@@ -202,7 +206,6 @@ def _rollout(result: EpisodeResult) -> dict[str, Any]:
         "failed_phase": result.failed_phase,
         "validated": result.validated,
         "durations": dict(result.durations),
-        "warnings": list(result.warnings),
     }
 
 

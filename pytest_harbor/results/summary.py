@@ -6,17 +6,19 @@ again later from a killed run's folder.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import comb
 from pathlib import Path
 from typing import Any, Final
 
+from pytest_harbor.errors import CANCELLED
 from pytest_harbor.results import records
 
 SUMMARY: Final = "summary.json"
 SLOWEST: Final = 3
+NOT_KEPT: Final = "not kept: "
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,8 @@ class AgentSummary:
     skipped: int
     mean_reward: float | None
     pass_rate: float | None
+    xfailed: int = 0
+    xpassed: int = 0
     attempts: int = 1
     pass_at_k: float | None = None
     pass_hat_k: float | None = None
@@ -45,7 +49,9 @@ class Summary:
     """A whole run. ``episodes`` counts those that ended, graded or not.
 
     Mean reward and pass rate are over graded episodes: infrastructure trouble says nothing
-    about an agent. ``unfinished`` started and never ended.
+    about an agent. Those that an ``xfail`` mark expects to fail are ``xfailed`` or ``xpassed``
+    instead of failed or passed, and count in both. ``unfinished`` started and never ended,
+    ``interrupted`` were cancelled (Ctrl-C, a time limit of the item).
     """
 
     run_id: str
@@ -62,6 +68,11 @@ class Summary:
     unfinished: tuple[str, ...]
     isolation: tuple[str, ...]
     kept_sandboxes: tuple[str, ...]
+    xfailed: int = 0
+    xpassed: int = 0
+    interrupted: tuple[str, ...] = ()
+    not_kept: tuple[str, ...] = ()
+    """Why ``--harbor-keep`` kept nothing, each reason once."""
 
 
 def summarize(folder: Path) -> Summary:
@@ -99,6 +110,17 @@ def summarize(folder: Path) -> Summary:
         kept_sandboxes=tuple(
             line for row in rows for line in row.get("kept_sandboxes") or ()
         ),
+        interrupted=tuple(
+            row["node_id"] for row in rows if row.get("failure_kind") == CANCELLED
+        ),
+        not_kept=tuple(
+            dict.fromkeys(
+                line
+                for row in rows
+                for line in row.get("warnings") or ()
+                if line.startswith(NOT_KEPT)
+            )
+        ),
     )
 
 
@@ -116,16 +138,16 @@ def latest_rows(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def _counts(rows: Sequence[dict[str, Any]]) -> dict[str, int]:
-    names = {
-        "passed": "passed",
-        "failed": "failed",
-        "errors": "error",
-        "skipped": "skipped",
-    }
-    return {
-        name: sum(1 for row in rows if row["outcome"] == outcome)
-        for name, outcome in names.items()
-    }
+    counted = Counter(_outcome(row) for row in rows)
+    names = ("passed", "failed", "skipped", "xfailed", "xpassed")
+    return {"errors": counted["error"], **{name: counted[name] for name in names}}
+
+
+def _outcome(row: dict[str, Any]) -> str:
+    outcome = str(row["outcome"])
+    if row.get("is_xfail") and outcome in {"passed", "failed"}:
+        return f"x{outcome}"
+    return outcome
 
 
 def _graded(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -209,7 +231,15 @@ def lines(summary: Summary, *, logs: str) -> list[str]:
     text = [
         f"{_counted(summary.episodes, 'episode')}: {summary.passed} passed, "
         f"{summary.failed} failed, {_counted(summary.errors, 'error')}"
-        + (f", {summary.skipped} skipped" if summary.skipped else "")
+        + "".join(
+            f", {number} {what}"
+            for what, number in (
+                ("skipped", summary.skipped),
+                ("xfailed", summary.xfailed),
+                ("xpassed", summary.xpassed),
+            )
+            if number
+        )
         + f"; {_scores(summary.mean_reward, summary.pass_rate)}"
     ]
     text += [_agent_line(agent) for agent in summary.agents]
@@ -219,8 +249,10 @@ def lines(summary: Summary, *, logs: str) -> list[str]:
         if seconds >= 1.0
     ]
     text += [f"started, not finished: {node}" for node in summary.unfinished]
+    text += [f"interrupted: {node}" for node in summary.interrupted]
     text += [f"sandbox: {line}" for line in summary.isolation]
     text += [f"kept: {line}" for line in summary.kept_sandboxes]
+    text += summary.not_kept
     return [*text, f"results: {logs}"]
 
 

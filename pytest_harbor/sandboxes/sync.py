@@ -140,6 +140,10 @@ class SyncSandbox:
         text: str | None = self._run(self._sandbox.read_text, path, max_bytes=max_bytes)
         return text
 
+    def stop(self) -> None:
+        """End it and leave nothing, as ``Sandbox.stop``. May be called again."""
+        self._run(self._sandbox.stop)
+
     def how_to_enter(self) -> str:
         """The command that opens a shell in it, and how to remove it."""
         return self._sandbox.how_to_enter()

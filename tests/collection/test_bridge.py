@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import queue
-import signal
 import threading
 from collections.abc import Iterator
 
@@ -11,7 +10,7 @@ import anyio
 import pytest
 
 from pytest_harbor.collection import bridge as bridges
-from pytest_harbor.collection.bridge import Bridge, TerminationAsInterrupt
+from pytest_harbor.collection.bridge import Bridge
 
 
 @pytest.fixture
@@ -163,31 +162,3 @@ def test_awaited_from_another_loop(bridge: Bridge) -> None:
 
     assert anyio.run(elsewhere) == 42
     assert cleaned.is_set()
-
-
-def test_termination_is_taken_over_and_given_back() -> None:
-    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    try:
-        termination = TerminationAsInterrupt()
-        termination.arm()
-        with pytest.raises(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGTERM)
-        termination.disarm()
-        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def test_a_handler_of_somebody_else_stays() -> None:
-    def theirs(*_: object) -> None:
-        return None
-
-    before = signal.signal(signal.SIGTERM, theirs)
-    try:
-        termination = TerminationAsInterrupt()
-        termination.arm()
-        assert signal.getsignal(signal.SIGTERM) is theirs
-        termination.disarm()
-        assert signal.getsignal(signal.SIGTERM) is theirs
-    finally:
-        signal.signal(signal.SIGTERM, before)

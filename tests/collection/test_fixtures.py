@@ -58,6 +58,63 @@ def test_factory_with_the_task_of_the_marker(harbor_sandbox_factory):
     assert [row["agent"] for row in rows] == ["oracle", "nop"]
 
 
+@pytest.mark.parametrize("workers", ["-n0", "-n2"])
+def test_runs_of_python_tests_are_rolled_up(project: Project, workers: str) -> None:
+    project.task("t")
+    project.file(
+        "test_mine.py",
+        'import pytest\n@pytest.mark.harbor("datasets/t")\n'
+        "def test_x(harbor_episode):\n    pass\n",
+    )
+    result = project.run_apart("test_mine.py", workers)
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["1 episode: 1 passed, 0 failed, 0 errors; *"])
+    assert (project.latest / "summary.json").is_file()
+
+
+SWEEPS = """
+import pytest
+from pytest_harbor.sandboxes.local.provider import LocalProvider
+
+class Special(LocalProvider):
+    name = "special"
+    async def sweep(self):
+        open("swept", "w").close()
+        return await super().sweep()
+
+def pytest_harbor_sandbox_providers(config):
+    return {"special": Special}
+
+@pytest.fixture
+def anyio_backend():
+    return "asyncio"
+"""
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        "def test_x(harbor_sandbox):\n    harbor_sandbox.stop()\n",
+        (
+            "@pytest.mark.anyio\nasync def test_x(harbor_sandbox_factory):\n"
+            "    await (await harbor_sandbox_factory()).stop()\n"
+        ),
+    ],
+)
+def test_sandboxes_of_python_tests_are_swept_and_stopped(
+    project: Project, test: str
+) -> None:
+    project.task("t")
+    project.file("conftest.py", SWEEPS)
+    project.file(
+        "test_mine.py", f'import pytest\n@pytest.mark.harbor("datasets/t")\n{test}'
+    )
+    result = project.run("test_mine.py", "--harbor-sandbox=special")
+    result.assert_outcomes(passed=1)
+    assert (project.path / "swept").exists()
+    assert "trouble" not in str(result.stdout)
+
+
 def test_async_tests_get_awaitable_handles(project: Project) -> None:
     project.task("t")
     project.file(

@@ -309,6 +309,46 @@ def test_keep_says_how_to_enter(project: Project) -> None:
     assert project.rows("rollouts.jsonl")[0]["kept_sandboxes"]
 
 
+def test_what_cannot_be_kept_is_said_once(project: Project) -> None:
+    project.task("t")
+    project.task("u")
+    result = project.run("datasets", "--harbor-keep=always", "--harbor-sandbox=local")
+    result.assert_outcomes(passed=2)
+    assert str(result.stdout).count("not kept: a local sandbox ends with") == 1
+
+
+def test_expected_failures_are_counted_as_such(project: Project) -> None:
+    known = "xfail = 'known'"
+    toml = f"[metadata.pytest_harbor]\n{known}\n"
+    project.graded("a", 0, toml)
+    project.graded("b", 1, toml)
+    project.graded("c", 0)
+    result = project.run("datasets")
+    result.assert_outcomes(xfailed=1, xpassed=1, failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            (
+                "3 episodes: 0 passed, 1 failed, 0 errors, 1 xfailed, 1 xpassed; "
+                "mean reward 0.33, pass rate 33%"
+            )
+        ]
+    )
+    result = project.run("datasets", "--runxfail")
+    result.stdout.fnmatch_lines(["3 episodes: 1 passed, 2 failed, 0 errors; *"])
+
+
+def test_validation_does_not_expect_nothing_to_fail(project: Project) -> None:
+    """A broken solution is no excuse for a reward that doing nothing gets."""
+    toml = "[metadata.pytest_harbor]\nxfail = 'known'\n"
+    project.graded("free", 1, toml, solve="true")
+    project.graded("broken", 0, toml, solve="true")
+    result = project.run("datasets", "--harbor-validate", "-rA")
+    result.assert_outcomes(failed=1, passed=1, xfailed=1, xpassed=1)
+    result.stdout.fnmatch_lines_random(
+        ["FAILED*free[[]nop[]]*", "PASSED*broken[[]nop[]]*"]
+    )
+
+
 def test_debug_shows_frames(project: Project) -> None:
     project.task("t")
     project.file(
@@ -330,7 +370,30 @@ def test_item_time_limit_ends_the_episode(project: Project, agents: str) -> None
     )
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["*Timeout*2*"])
-    result.stdout.fnmatch_lines(["started, not finished: *slow*"])
+    result.stdout.fnmatch_lines(
+        ["1 episode: 0 passed, 0 failed, 1 error; *", "interrupted: *slow*"]
+    )
+    (row,) = project.rows("rollouts_failures.jsonl")
+    assert (row["failure_kind"], row["outcome"]) == ("cancelled", "error")
+    assert row["failure_reason"].startswith("interrupted: Timeout")
+    assert (row["agent"], row["terminal"], row["final"]) == ("slow", False, True)
+    assert (project.latest / "slow_slow-1" / "episode.json").is_file()
+
+
+def test_a_hook_that_raises_is_that_items_error(project: Project) -> None:
+    project.file(
+        "conftest.py",
+        "def pytest_harbor_event(event, item):\n"
+        "    if item.name.startswith('a'):\n"
+        "        raise ValueError('no')\n",
+    )
+    project.task("a")
+    project.task("b")
+    result = project.run("datasets")
+    result.assert_outcomes(passed=1, errors=1)
+    result.stdout.fnmatch_lines(["2 episodes: 1 passed, 0 failed, 1 error; *"])
+    (row,) = project.rows("rollouts_failures.jsonl")
+    assert row["failure_reason"] == "interrupted: ValueError: no"
 
 
 def test_reruns_leave_single_properties(project: Project) -> None:
@@ -391,7 +454,9 @@ def test_interrupts_clean_up(
     assert result.ret == pytest.ExitCode.INTERRUPTED
     assert (project.path / "closed").exists()
     assert (project.path / "j.xml").exists()
-    result.stdout.fnmatch_lines(["started, not finished: *"])
+    result.stdout.fnmatch_lines(
+        ["1 episode: 0 passed, 0 failed, 1 error; *", "interrupted: *"]
+    )
 
 
 def test_a_killed_worker_fails_its_item_and_is_swept(
