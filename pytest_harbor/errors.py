@@ -7,7 +7,6 @@
     ├── TaskLoadError            a task folder cannot be loaded (all problems at once)
     ├── TaskRefused              refused at seed, before any agent runs; never retried
     ├── AgentError               the agent failed; the outcome policy decides what follows
-    ├── EpisodeDeadline          the episode passed its deadline; retried
     └── SandboxError
         ├── SandboxUnavailable   this kind of sandbox is not there (no daemon, no bwrap)
         ├── SandboxStartFailed   the sandbox or its image could not be brought up; retried
@@ -111,12 +110,6 @@ class AgentError(HarborError):
         super().__init__(message)
         self.kind = kind
         self.status = status
-
-
-class EpisodeDeadline(HarborError, TimeoutError):
-    """Raised when an episode passes its deadline (spec 14)."""
-
-    kind = TASK_DEADLINE
 
 
 class SandboxError(HarborError):

@@ -10,9 +10,13 @@ import anyio
 
 from pytest_harbor.agents.python_agent import describe
 from pytest_harbor.errors import SandboxError
-from pytest_harbor.sandboxes.api import EnvironmentSpec, Provider, Sandbox
+from pytest_harbor.sandboxes.api import (
+    TASK_LABEL,
+    EnvironmentSpec,
+    Provider,
+    Sandbox,
+)
 
-TASK_LABEL = "pytest-harbor.task"
 _MAX_NAME = 40
 
 

@@ -31,6 +31,9 @@ User: TypeAlias = str | int
 MAX_CAPTURED_BYTES = 1024 * 1024
 """Output kept in memory per stream; a log file takes far more."""
 
+TASK_LABEL = "pytest-harbor.task"
+"""Label of everything that is made for a task; its value is the task's ID."""
+
 VERIFIER_TOOLS = ("bash", "timeout", "tar", "gzip", "find")
 """What a verifier's image must bring (spec 2)."""
 

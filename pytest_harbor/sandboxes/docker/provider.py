@@ -21,6 +21,7 @@ import anyio.to_thread
 
 from pytest_harbor.errors import SandboxUnavailable, UnsupportedByProvider
 from pytest_harbor.sandboxes.api import (
+    TASK_LABEL,
     Capabilities,
     EnvironmentSpec,
     Provider,
@@ -123,7 +124,7 @@ class DockerProvider(Provider):
         from pytest_harbor.sandboxes.docker.container import DockerSandbox
         from pytest_harbor.sandboxes.docker.create import NewContainer
         from pytest_harbor.sandboxes.docker.files import OPEN_FOLDERS
-        from pytest_harbor.sandboxes.docker.sweep import TASK_LABEL, all_labels
+        from pytest_harbor.sandboxes.docker.sweep import all_labels
 
         assert self._images is not None
         assert self._starts is not None

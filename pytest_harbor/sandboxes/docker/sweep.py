@@ -16,7 +16,6 @@ from pytest_harbor.sandboxes.owner import Owner
 
 SESSION_LABEL: Final = "pytest-harbor.session"
 OWNER_LABEL: Final = "pytest-harbor.owner"
-TASK_LABEL: Final = "pytest-harbor.task"
 
 KEPT_SUFFIX: Final = "-kept"
 """Ends the name of a container that a person asked to keep; labels cannot change."""

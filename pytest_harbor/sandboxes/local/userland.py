@@ -57,12 +57,13 @@ _MASKED_PROC: Final = ("kcore", "keys", "timer_list", "latency_stats", "sched_de
 # One harmless capability that no command has: the kernel then refuses ptrace of PID 1.
 _UNTRACEABLE: Final = "CAP_WAKE_ALARM"
 # PID 1 cannot be signalled from inside, and needs no file any more once it sleeps. With
-# SIGCHLD ignored the kernel reaps for it (a shell's trap cannot do that).
+# SIGCHLD ignored the kernel reaps for it (a shell's trap cannot do that). When nobody
+# hears that it is ready, the broker has ended, and so has it.
 _FIND_TOOLS: Final = (
     "trap '' TERM INT HUP; found=; for tool in "
     f"{' '.join(VERIFIER_TOOLS)}; do "
     'command -v "$tool" >/dev/null && found="$found $tool"; done; '
-    f'echo "{READY}$found"; '
+    f'echo "{READY}$found" && '
 )
 _IGNORE_CHILDREN: Final = ("env", "--ignore-signal=CHLD")
 

@@ -1,8 +1,9 @@
-"""The start of bubblewrap, so that nothing of it outlives the broker.
+"""The start of bubblewrap, and what can be left of one that was cut short.
 
-Bubblewrap asks to die with its parent only after a while, and its inner process, which
-waits for the outer one until then, would wait for ever. So its death is tied to ours before
-it runs, and ``leftovers`` finds what a broker that was killed at the wrong moment left.
+Bubblewrap's outer process asks to die with its parent just before it lets the inner one go
+on. When the broker ends before that, it goes on, and the holder inside ends as there is
+nobody to tell. When the outer one is killed before that, the inner one waits for ever: such
+are killed when the broker adopts them, or by a sweep when it is gone as well.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from pytest_harbor.sandboxes.local.broker import kernel, processes
 NAME = "harbor-broker"
 """What the broker and all its forks are called in the process table."""
 BWRAP = "bwrap"
-_CANNOT_RUN = 127
 _DEFAULTS = (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ)
 _MAX_LINE_BYTES = 1024 * 1024
 
@@ -34,7 +34,7 @@ class Launched:
 
 
 def launch(argv: Sequence[str]) -> Launched:
-    """Start it; what goes wrong is said on the pipe. Raises OSError: no process."""
+    """Start it. Raises OSError: it cannot be run."""
     said, saying = os.pipe2(os.O_CLOEXEC)
     status, telling = os.pipe2(os.O_CLOEXEC)
     options = ["--json-status-fd", str(telling)]
@@ -46,11 +46,21 @@ def launch(argv: Sequence[str]) -> Launched:
         os.lseek(program, 0, os.SEEK_SET)
         options += ["--seccomp", str(program)]
         inherited.append(program)
-    broker = os.getpid()
+    actions = [
+        (os.POSIX_SPAWN_DUP2, saying, 1),
+        (os.POSIX_SPAWN_DUP2, saying, 2),
+    ]
     try:
-        pid = os.fork()
-        if pid == 0:
-            _become([argv[0], *options, *argv[1:]], saying, inherited, broker)
+        for descriptor in inherited:
+            os.set_inheritable(descriptor, True)
+        # Not forked: that takes ten times as long.
+        pid = os.posix_spawn(
+            argv[0],
+            [argv[0], *options, *argv[1:]],
+            {},
+            file_actions=actions,
+            setsigdef=_DEFAULTS,
+        )
     except OSError:
         os.close(said)
         os.close(status)
@@ -59,27 +69,6 @@ def launch(argv: Sequence[str]) -> Launched:
         for descriptor in (saying, *inherited):
             os.close(descriptor)
     return Launched(pid, said, status)
-
-
-def _become(
-    argv: list[str], saying: int, inherited: Sequence[int], broker: int
-) -> None:
-    try:
-        signal.set_wakeup_fd(-1)
-        kernel.die_with_parent(signal.SIGKILL)
-        if os.getppid() != broker:
-            return  # it ended before the kernel was told
-        for number in _DEFAULTS:
-            signal.signal(number, signal.SIG_DFL)
-        os.dup2(saying, 1)
-        os.dup2(saying, 2)
-        for descriptor in inherited:
-            os.set_inheritable(descriptor, True)
-        os.execve(argv[0], argv, {})  # noqa: S606  # a shell is what it starts
-    except OSError as error:
-        os.write(saying, f"{argv[0]}: {error.strerror}\n".encode())
-    finally:
-        os._exit(_CANNOT_RUN)  # a fork must never return
 
 
 def adopted(proc: int, broker: int, known: set[int]) -> list[processes.Process]:
