@@ -104,7 +104,9 @@ class _Session:
             self._state.tasks_seen = True
             folder: pytest.Collector = TaskFolder.from_parent(parent, path=path)
             return folder
-        if guard.looks_like_a_task(path):
+        if self._state.is_below_named(self._root, path) and guard.looks_like_a_task(
+            path
+        ):
             from pytest_harbor.collection.findings import warn_of_lookalike
 
             warn_of_lookalike(self._config, path)
@@ -227,9 +229,12 @@ def parametrize(metafunc: pytest.Metafunc, state: sessions.HarborSession) -> Non
     )
     settings = state.settings
     marked = _kwargs(metafunc.definition).get("agent")
-    if agent_is_ours(metafunc, AGENT, fixtures.__name__) and (
-        is_task or (marked is None and len(settings.agents) > 1)
-    ):
+    is_ours = agent_is_ours(metafunc, AGENT, fixtures.__name__)
+    if is_task and settings.validate and not is_ours:
+        from pytest_harbor.collection.findings import warn_of_unvalidated
+
+        warn_of_unvalidated(metafunc.config, metafunc.definition.path)
+    if is_ours and (is_task or (marked is None and len(settings.agents) > 1)):
         metafunc.parametrize(AGENT, settings.agents, indirect=True)
     if is_task and settings.attempts > 1:
         metafunc.parametrize(ATTEMPT, range(1, settings.attempts + 1), indirect=True)

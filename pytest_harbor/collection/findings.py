@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -15,6 +16,8 @@ from pytest_harbor.collection.guard import (
     old_tasks,
 )
 from pytest_harbor.collection.warnings import warn
+
+_UNVALIDATED: Final = pytest.StashKey[bool]()
 
 
 def warn_of_hidden_task(config: pytest.Config, path: Path) -> None:
@@ -42,10 +45,24 @@ def warn_of_lookalike(config: pytest.Config, path: Path) -> None:
         )
 
 
+def warn_of_unvalidated(config: pytest.Config, task_file: Path) -> None:
+    """Name the first task that ``--harbor-validate`` says nothing about."""
+    if config.stash.get(_UNVALIDATED, False):
+        return
+    config.stash[_UNVALIDATED] = True
+    warn(
+        config,
+        f"--harbor-validate does not validate {task_file.parent.name!r} (nor others like "
+        f"it): a conftest.py or plugin replaces fixture harbor_agent, so neither oracle "
+        f"nor nop run",
+        task_file,
+    )
+
+
 def warn_of_empty_paths(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Name what was typed on the command line and yields nothing at all.
 
-    Silent in sessions that have nothing to do with tasks.
+    Silent about folders of Python files in sessions that have nothing to do with tasks.
     """
     named = named_paths(config)
     if not named:
@@ -64,5 +81,10 @@ def warn_of_empty_paths(config: pytest.Config, items: list[pytest.Item]) -> None
                 f"task.toml, which is not collected; convert it to a task folder",
                 path,
             )
-        elif sessions.of(config).tasks_seen or looks_like_a_task(path):
+        elif sessions.of(config).tasks_seen or not _has_python(path):
             warn(config, f"no task and no test in {path}", path)
+
+
+def _has_python(path: Path) -> bool:
+    """Whoever has Python there and no tests in it is no concern of ours."""
+    return next(path.rglob("*.py"), None) is not None

@@ -44,12 +44,26 @@ def load(config: pytest.Config, folder: Path) -> Task:
 
 
 def _modified(config: pytest.Config, task: Task) -> Task:
+    from pytest_harbor.tasks.folder.task import Task
+
     try:
         changed = config.hook.pytest_harbor_modify_task(task=task, config=config)
     except Exception as error:
-        what = f"pytest_harbor_modify_task failed: {type(error).__name__}: {error}"
-        raise TaskLoadError(str(task.folder), (Problem("", what),)) from error
-    return task if changed is None else changed
+        what = f"failed: {type(error).__name__}: {error}"
+        raise _bad_modification(config, task, what) from error
+    if changed is None:
+        return task
+    if not isinstance(changed, Task):
+        what = f"returned {changed!r}; expected a changed copy of the task, or None"
+        raise _bad_modification(config, task, what)
+    return changed
+
+
+def _bad_modification(config: pytest.Config, task: Task, what: str) -> TaskLoadError:
+    hook = config.hook.pytest_harbor_modify_task
+    whose = ", ".join(one.plugin_name for one in hook.get_hookimpls())
+    problem = Problem("", f"pytest_harbor_modify_task in {whose} {what}")
+    return TaskLoadError(str(task.folder), (problem,))
 
 
 def _check_name(folder: Path, root: Path) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
-from pytest_harbor.errors import SandboxUnavailable
+from pytest_harbor.collection import offers
+from pytest_harbor.errors import HarborError, SandboxUnavailable, SettingsError
 from pytest_harbor.sandboxes.api import Capabilities, Provider
 from pytest_harbor.sandboxes.choose import DOCKER, LOCAL, check_known, provider_name
 
@@ -51,14 +52,9 @@ class Providers:
     def registered(self) -> Mapping[str, Callable[[], Provider]]:
         """Providers of ``pytest_harbor_sandbox_providers`` hooks."""
         if self._registered is None:
-            found: dict[str, Callable[[], Provider]] = {}
-            hook = self._session.config.hook
-            # pluggy calls the last registered first; the last word is the first's.
-            for offered in reversed(
-                hook.pytest_harbor_sandbox_providers(config=self._session.config)
-            ):
-                found.update(offered or {})
-            self._registered = found
+            self._registered = offers.collect(
+                self._session.config, "pytest_harbor_sandbox_providers"
+            )
         return self._registered
 
     def probe(self, name: str) -> Capabilities:
@@ -78,7 +74,7 @@ class Providers:
 
     def _make(self, name: str) -> Provider:
         if name in self.registered:
-            return self.registered[name]()
+            return self._from_hook(name)
         if name == LOCAL:
             from pytest_harbor.sandboxes.local.provider import LocalProvider
 
@@ -89,6 +85,21 @@ class Providers:
             return DockerProvider()
         check_known(name, self.registered)
         raise AssertionError(name)
+
+    def _from_hook(self, name: str) -> Provider:
+        origin = f"sandbox provider {name!r} of pytest_harbor_sandbox_providers"
+        try:
+            made = self.registered[name]()
+        except HarborError:
+            raise
+        except Exception as error:
+            what = f"{type(error).__name__}: {error}"
+            raise SettingsError(f"{origin} cannot be made: {what}") from error
+        if not isinstance(made, Provider):
+            raise SettingsError(
+                f"{origin} is {made!r}; expected a pytest_harbor.Provider"
+            )
+        return made
 
     def _sweep(self, provider: Provider) -> int:
         return self._try("sweeping", provider, provider.sweep) or 0

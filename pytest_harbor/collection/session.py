@@ -166,12 +166,9 @@ class HarborSession:
 
     @cached_property
     def _known_agents(self) -> dict[str, Callable[..., Agent]]:
-        known: dict[str, Callable[..., Agent]] = {}
-        for offered in reversed(
-            self.config.hook.pytest_harbor_agents(config=self.config)
-        ):
-            known.update(offered or {})
-        return known
+        from pytest_harbor.collection import offers
+
+        return offers.collect(self.config, "pytest_harbor_agents")
 
     def record_broken(self, item: pytest.Item, task_id: str, reason: str) -> None:
         """Write an item that never became an episode into the records."""

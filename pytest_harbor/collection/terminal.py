@@ -34,6 +34,10 @@ def header(session: HarborSession) -> list[str]:
         except HarborError as error:
             lines.append(f"harbor: sandbox {name}: {error.message}")
             continue
+        except Exception as error:  # noqa: BLE001 - its items tell the whole of it
+            what = f"{type(error).__name__}: {error}"
+            lines.append(f"harbor: sandbox {name} cannot be tried out: {what}")
+            continue
         if found.available:
             mode = f" ({found.mode})" if found.mode else ""
             lines.append(f"harbor: sandbox {name}{mode}")

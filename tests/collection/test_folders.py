@@ -352,11 +352,29 @@ def test_old_format_gets_a_hint(project: Project) -> None:
     result.stdout.fnmatch_lines(["*one/task.yaml is the format before task.toml*"])
 
 
-def test_an_empty_folder_says_nothing_to_others(project: Project) -> None:
+def test_an_empty_folder_is_named(project: Project) -> None:
     (project.path / "empty").mkdir()
     result = project.run("empty")
     assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
+    result.assert_outcomes(warnings=1)
+    result.stdout.fnmatch_lines(["*no task and no test in */empty"])
+
+
+def test_python_without_tests_is_no_concern_of_ours(project: Project) -> None:
+    project.file("lib/inner/code.py", "")
+    result = project.run("lib")
+    assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
     result.assert_outcomes()
+
+
+def test_siblings_of_what_was_named_are_not_reported(project: Project) -> None:
+    write_task(project.path / "datasets/forgot")
+    (project.path / "datasets/forgot/task.toml").unlink()
+    project.task()
+    project.run("datasets/my-task").assert_outcomes(passed=1)
+    project.run("datasets/forgot", "datasets/my-task").assert_outcomes(
+        passed=1, warnings=2
+    )
 
 
 def test_loader_warnings_are_shown_once_and_never_as_errors(project: Project) -> None:

@@ -271,6 +271,19 @@ def test_validate(project: Project) -> None:
     result.stdout.fnmatch_lines(["SKIPPED*missing/task.toml*unvalidated: *solve.sh*"])
 
 
+def test_validation_says_what_it_cannot_validate(project: Project) -> None:
+    project.file(
+        "datasets/own/conftest.py",
+        "import pytest\n@pytest.fixture\ndef harbor_agent():\n    return 'oracle'\n",
+    )
+    for name in ("own/a", "own/b", "sound"):
+        project.graded(name, 0, solve="true")
+    assert "does not validate" not in str(project.run("datasets").stdout)
+    result = project.run("datasets", "--harbor-validate")
+    result.assert_outcomes(failed=3, passed=1, warnings=1)
+    result.stdout.fnmatch_lines(["*--harbor-validate does not validate 'a'*"])
+
+
 def test_attempts_are_rolled_up(project: Project) -> None:
     # Passes on every second attempt: the folder of the host is not in the sandbox, so
     # the agent's own counter decides.

@@ -1,0 +1,47 @@
+"""What extensions offer by name through our hooks: checked, and blamed on who offers it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from pytest_harbor.errors import HarborError, SettingsError
+
+
+def collect(config: pytest.Config, hook: str) -> dict[str, Callable[..., Any]]:
+    """Names and factories of every implementation of ``hook``.
+
+    pluggy calls the plugin first that was registered last; of two that offer the same name that one wins.
+
+    Raises:
+        SettingsError: an implementation raised, or offers something else; names hook and plugin.
+    """
+    implementations = getattr(config.hook, hook).get_hookimpls()
+    found: dict[str, Callable[..., Any]] = {}
+    for one in implementations:
+        # One at a time: a result does not tell whose it is.
+        others = [i.plugin for i in implementations if i.plugin is not one.plugin]
+        call = config.pluginmanager.subset_hook_caller(hook, others)
+        whose = f"{hook} in {one.plugin_name}"
+        try:
+            results = call(config=config)
+        except (HarborError, pytest.UsageError) as error:
+            raise SettingsError(f"{whose}: {error}") from error
+        except Exception as error:
+            what = f"{type(error).__name__}: {error}"
+            raise SettingsError(f"{whose} failed: {what}") from error
+        for offered in results:
+            found.update(_checked(whose, offered))
+    return found
+
+
+def _checked(whose: str, offered: object) -> Mapping[str, Callable[..., Any]]:
+    expected = "expected a mapping of names to classes or factories"
+    if not isinstance(offered, Mapping):
+        raise SettingsError(f"{whose} returned {offered!r}; {expected}")
+    for name, factory in offered.items():
+        if not isinstance(name, str) or not callable(factory):
+            raise SettingsError(f"{whose} has {factory!r} as {name!r}; {expected}")
+    return offered
