@@ -7,6 +7,7 @@ configuration are the task's own and never run on the host.
 from __future__ import annotations
 
 import os
+import types
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
@@ -35,7 +36,8 @@ def keep_out_of_tasks(config: pytest.Config) -> None:
 
     Before it collects anything, pytest imports ``conftest.py`` and ``test*/conftest.py`` of
     every folder that was named. A task that was named is replaced, for that
-    import only, by the folder that holds it.
+    import only, by the folder that holds it, and the ``conftest.py`` of a task in it whose name
+    begins with ``test`` counts as imported: pytest finds an empty plugin of its name.
 
     Raises:
         pytest.UsageError: the configuration file pytest picked, or a path that was
@@ -44,10 +46,26 @@ def keep_out_of_tasks(config: pytest.Config) -> None:
     _refuse_configuration(config)
     namespace = config.known_args_namespace
     start = config.invocation_params.dir
-    if not namespace.file_or_dir and outermost_task(start) is None:
-        return  # an empty list means testpaths to pytest
-    given = namespace.file_or_dir or [str(start)]
-    namespace.file_or_dir = [_outside(argument, start) for argument in given]
+    if namespace.file_or_dir or outermost_task(start) is not None:
+        given = namespace.file_or_dir or [str(start)]
+        namespace.file_or_dir = [_outside(argument, start) for argument in given]
+    # An empty list means testpaths to pytest, or where it was started.
+    anchors = [_absolute(arg.split("::")[0], start) for arg in namespace.file_or_dir]
+    if not anchors:
+        patterns = config.getini("testpaths")
+        found = [path for text in patterns for path in config.rootpath.glob(text)]
+        anchors = [*found, start]
+    for anchor in anchors:
+        _stand_in_for_tests(config, anchor)
+
+
+def _stand_in_for_tests(config: pytest.Config, anchor: Path) -> None:
+    for folder in anchor.glob("test*") if anchor.is_dir() else ():
+        file = folder / "conftest.py"
+        if is_task_folder(folder) and file.is_file():
+            name = str(file)
+            if not config.pluginmanager.has_plugin(name):
+                config.pluginmanager.register(types.ModuleType("conftest"), name)
 
 
 def _outside(argument: str, start: Path) -> str:

@@ -57,6 +57,29 @@ def test_python_inside_a_task_is_never_imported(project: Project) -> None:
         assert project.ids(argument) == [ORACLE], argument
 
 
+@pytest.mark.parametrize(
+    ("args", "testpaths"),
+    [
+        (["datasets"], ""),
+        (["datasets/my-task", "datasets/test-it"], ""),
+        (["."], ""),
+        ([], "data*"),
+        ([], ""),
+    ],
+)
+def test_a_task_called_test_is_a_task(
+    project: Project, args: list[str], testpaths: str
+) -> None:
+    """pytest imports ``test*/conftest.py`` of what is named before it collects."""
+    project.file("tox.ini", f"[pytest]\ntestpaths = {testpaths}\n")
+    project.task()
+    project.task("test-it", files={"conftest.py": "raise RuntimeError('imported')"})
+    project.file("datasets/conftest.py", "def pytest_configure(): print('above')")
+    expected = [ORACLE, "datasets/test-it/task.toml::test-it[oracle]"]
+    assert project.ids(*args) == expected
+    project.run("datasets/test-it").assert_outcomes(passed=1)
+
+
 def test_working_directory_in_a_task(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
