@@ -93,7 +93,7 @@ def _refuse_configuration(config: pytest.Config) -> None:
     if task is not None:
         raise pytest.UsageError(
             f"{file}: this pytest configuration lies inside the task folder {task}, "
-            f"which is untrusted data. Run pytest with -c FILE, or put a pytest.ini "
+            f"which is untrusted data. Run pytest with -c FILE, or name the folder "
             f"above the task"
         )
 
