@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -284,6 +285,19 @@ def test_account_with_a_number_that_is_no_uid_is_none(tmp_path, monkeypatch):
     for name in "huge", "odd", "group":
         with pytest.raises(joined.NoSuchUser, match=name):
             joined.find_account(name)
+
+
+def test_first_process_ends_when_its_broker_has():
+    reader, writer = os.pipe()
+    os.close(reader)
+    holder = _arguments()[-1]
+    # Like PID 1 of a namespace, which a broken pipe does not kill.
+    script = f"trap '' PIPE; exec sh -c {shlex.quote(holder)}"
+    done = subprocess.run(
+        ["/bin/sh", "-c", script], stdout=writer, stderr=writer, timeout=20, check=False
+    )
+    os.close(writer)
+    assert done.returncode != 0
 
 
 @pytest.mark.parametrize(

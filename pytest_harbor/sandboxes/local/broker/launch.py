@@ -18,7 +18,9 @@ from pytest_harbor.sandboxes.local.broker import kernel, processes
 NAME = "harbor-broker"
 """What the broker and all its forks are called in the process table."""
 BWRAP = "bwrap"
-_DEFAULTS = (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ)
+# Not SIGPIPE: bubblewrap would die of it when the broker has ended, perhaps before its
+# inner process has asked to die with it, which then waits for ever.
+_DEFAULTS = (signal.SIGINT, signal.SIGXFSZ)
 _MAX_LINE_BYTES = 1024 * 1024
 
 
