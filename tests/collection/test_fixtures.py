@@ -324,7 +324,9 @@ def test_a_modify_hook_that_fails_breaks_its_task_only(project: Project) -> None
     )
     result = project.run("datasets")
     result.assert_outcomes(passed=1, errors=1)
-    result.stdout.fnmatch_lines(["*pytest_harbor_modify_task failed: AssertionError*"])
+    result.stdout.fnmatch_lines(
+        ["*pytest_harbor_modify_task in *conftest.py failed: AssertionError*"]
+    )
 
 
 def test_fixtures_are_documented_and_none_is_autouse(project: Project) -> None:

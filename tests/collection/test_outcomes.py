@@ -314,12 +314,30 @@ def test_attempts_are_rolled_up(project: Project) -> None:
     )
 
 
+KEEPS = """
+from pytest_harbor.sandboxes.local.provider import LocalProvider
+class Keeps(LocalProvider):
+    name = "keeps"
+    async def start(self, *args, **options):
+        sandbox = await super().start(*args, **options)
+        sandbox.keep = keep
+        sandbox.how_to_enter = lambda: "knock twice"
+        return sandbox
+async def keep():
+    pass
+def pytest_harbor_sandbox_providers(config):
+    return {"keeps": Keeps}
+"""
+
+
 def test_keep_says_how_to_enter(project: Project) -> None:
+    project.file("conftest.py", KEEPS)
     project.graded("t", 0)
-    result = project.run_apart("datasets", "--harbor-keep=failed")
+    options = ("--harbor-keep=failed", "--harbor-sandbox=keeps")
+    result = project.run("datasets", *options)
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["kept: *"])
-    assert project.rows("rollouts.jsonl")[0]["kept_sandboxes"]
+    assert result.outlines.count("kept: knock twice") == 2  # failure and summary
+    assert project.rows("rollouts.jsonl")[0]["kept_sandboxes"] == ["knock twice"]
 
 
 def test_what_cannot_be_kept_is_said_once(project: Project) -> None:
