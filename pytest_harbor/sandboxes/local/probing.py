@@ -71,7 +71,7 @@ def namespace_capabilities(bwrap: Bwrap) -> Capabilities:
     who = "root" if os.geteuid() == 0 else "normal user (one uid)"
     notes = [
         "public network is this machine's own: ports of parallel sandboxes can clash",
-        "cpus, memory and storage limits are not enforced, and processes not limited",
+        "cpus, memory and storage limits are not enforced, nor is the number of processes",
     ]
     if kernel.FILTER is None:
         notes.append("system calls are not filtered: not known how on this machine")
