@@ -81,9 +81,9 @@ class SandboxFactory:
         return plan, provider
 
     async def _start(self, plan: EpisodePlan, provider: Provider) -> Sandbox:
-        from pytest_harbor.sandboxes.api import TASK_LABEL
         from pytest_harbor.episodes.seed import check_provider, make_seed
         from pytest_harbor.errors import SandboxUnavailable
+        from pytest_harbor.sandboxes.api import TASK_LABEL
 
         capabilities = await provider.probe()
         if not capabilities.available:
