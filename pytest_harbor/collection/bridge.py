@@ -32,8 +32,14 @@ class _Ended(Generic[T]):
     error: BaseException | None = None
 
     def value(self) -> T:
-        if self.error is not None:
-            raise self.error
+        try:
+            if self.error is not None:
+                raise self.error
+        except (SystemExit, GeneratorExit) as error:
+            # pytest's fixtures are no better prepared for these than an event loop is:
+            # those of the items after it break on what it leaves behind.
+            what = f"{type(error).__name__}: {error}"
+            raise RuntimeError(f"{what} (in an agent, provider or fixture)") from error
         return cast("T", self.result)
 
 

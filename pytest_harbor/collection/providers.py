@@ -112,7 +112,7 @@ class Providers:
             return self._session.bridge.run(function)
         except SandboxUnavailable:
             return None  # nothing is there to clean up; whoever needs it is told
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - see above
+        except Exception as error:  # noqa: BLE001 - see above
             self._session.trouble.append(
                 f"{what} {provider.name} sandboxes failed: {error}"
             )

@@ -115,6 +115,34 @@ def test_sandboxes_of_python_tests_are_swept_and_stopped(
     assert "trouble" not in str(result.stdout)
 
 
+EXITS = """
+import sys
+import pytest
+from pytest_harbor.sandboxes.local.provider import LocalProvider
+
+class Exits(LocalProvider):
+    async def start(self, *args, **options):
+        sys.exit(4)
+
+@pytest.fixture(scope="session")
+def harbor_provider():
+    return Exits()
+
+@pytest.mark.harbor("datasets/t")
+def test_sandbox(harbor_sandbox):
+    pass
+"""
+
+
+def test_a_provider_that_exits_breaks_nothing_else(project: Project) -> None:
+    """The event loop and pytest's own fixtures outlive it."""
+    project.task("t")
+    project.file("test_mine.py", EXITS)
+    result = project.run("test_mine.py", "datasets")
+    result.assert_outcomes(passed=1, errors=1)
+    result.stdout.fnmatch_lines(["*RuntimeError: SystemExit: 4*"])
+
+
 def test_async_tests_get_awaitable_handles(project: Project) -> None:
     project.task("t")
     project.file(
