@@ -15,7 +15,7 @@ import anyio
 import pytest
 
 from pytest_harbor.sandboxes.api import EnvironmentSpec
-from pytest_harbor.sandboxes.local import provider as module
+from pytest_harbor.sandboxes.local import shelf as module
 from pytest_harbor.sandboxes.local import userland
 from pytest_harbor.sandboxes.local.broker import processes
 from pytest_harbor.sandboxes.local.client import receive

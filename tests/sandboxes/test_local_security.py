@@ -372,7 +372,7 @@ def _is_alive(pid):
 
 
 def test_sweep_removes_folders_of_dead_owners_only(bench, tmp_path, monkeypatch):
-    from pytest_harbor.sandboxes.local import provider as module
+    from pytest_harbor.sandboxes.local import shelf as module
     from pytest_harbor.sandboxes.owner import Owner
 
     monkeypatch.setattr(module, "shelves", lambda: [tmp_path])
@@ -383,6 +383,9 @@ def test_sweep_removes_folders_of_dead_owners_only(bench, tmp_path, monkeypatch)
         (folder / "etc").mkdir(parents=True)
         (folder / "owner").write_text(str(owner))
     (tmp_path / f"{module.FOLDER_PREFIX}unknown").mkdir()
+    gone = tmp_path / f"{module.FOLDER_PREFIX}gone"
+    glob = Path.glob
+    monkeypatch.setattr(Path, "glob", lambda *a: [gone, *glob(*a)])  # removed meanwhile
     assert module.sweep_folders() == 1
     left = sorted(
         path.name.removeprefix(module.FOLDER_PREFIX) for path in tmp_path.iterdir()

@@ -5,10 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import pwd
-import shutil
-import signal
 import socket
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,20 +28,15 @@ from pytest_harbor.sandboxes.api import (
     Upload,
     User,
 )
-from pytest_harbor.sandboxes.local import inplace, probing, userland
-from pytest_harbor.sandboxes.local.broker import joined, launch, processes, wire
+from pytest_harbor.sandboxes.local import inplace, probing, shelf, userland
+from pytest_harbor.sandboxes.local.broker import joined, wire
 from pytest_harbor.sandboxes.local.client import BrokerClient, receive
 from pytest_harbor.sandboxes.local.etc import copy_etc
 from pytest_harbor.sandboxes.local.ground import PLACES, Ground
 from pytest_harbor.sandboxes.local.sandbox import Facts, LocalSandbox, refuse_user
-from pytest_harbor.sandboxes.owner import Owner
 from pytest_harbor.settings import LocalMode
 
 DEFAULT_WORKDIR = "/app"
-FOLDER_PREFIX = "pytest-harbor-local-"
-_OWNER_FILE = "owner"
-_MEMORY = Path("/dev/shm")  # noqa: S108  # mkdtemp makes names that cannot be guessed
-_ROOM_BYTES = 256 * 1024**2
 _NOT_ENVIRONMENT = frozenset({"Dockerfile", "docker-compose.yaml"})
 _numbers = itertools.count(1)
 
@@ -112,9 +104,7 @@ class LocalProvider(Provider):
         return probing.namespace_capabilities(bwrap)
 
     def _prepare(self, bwrap: probing.Bwrap | None) -> None:
-        shelf = shelves()[0]
-        folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX, dir=shelf)).resolve()
-        (folder / _OWNER_FILE).write_text(str(Owner.current()))
+        folder = shelf.new_folder()
         broker = BrokerClient(folder)
         broker.start()  # it comes up while the userland is made
         land = None if bwrap is None else _make_userland(bwrap, folder)
@@ -122,7 +112,7 @@ class LocalProvider(Provider):
         self._ready = _Ready(folder, broker, land)
         if previous is not None:
             previous.broker.close()
-            _remove_folder(previous.folder)
+            shelf.remove_folder(previous.folder)
 
     def check(self, spec: EnvironmentSpec, users: Sequence[User | None]) -> None:
         refuse_containers(spec)
@@ -272,8 +262,8 @@ class LocalProvider(Provider):
         self._sandboxes = [*running, sandbox]
 
     async def sweep(self) -> int:
-        removed = await anyio.to_thread.run_sync(sweep_processes)
-        removed += await anyio.to_thread.run_sync(sweep_folders)
+        removed = await anyio.to_thread.run_sync(shelf.sweep_processes)
+        removed += await anyio.to_thread.run_sync(shelf.sweep_folders)
         return removed + await anyio.to_thread.run_sync(Ground().sweep)
 
     async def aclose(self) -> None:
@@ -284,7 +274,7 @@ class LocalProvider(Provider):
             ready, self._ready = self._ready, None
             if ready is not None:
                 await ready.broker.aclose()
-                await anyio.to_thread.run_sync(_remove_folder, ready.folder)
+                await anyio.to_thread.run_sync(shelf.remove_folder, ready.folder)
 
 
 def refuse_containers(spec: EnvironmentSpec) -> None:
@@ -381,51 +371,3 @@ def _how_to_enter(pid: int, rootless: bool, own_network: bool) -> str:
     if rootless:
         options += " -U --preserve-credentials"
     return f"nsenter -t {pid} {options} /bin/sh   (to remove it: kill -9 {pid})"
-
-
-def shelves() -> list[Path]:
-    """Where temporary folders may lie, the best first.
-
-    The copy of /etc has some thousand small files; in memory they take a tenth of
-    the time to write and to remove.
-    """
-    found = [Path(tempfile.gettempdir())]
-    if os.access(_MEMORY, os.W_OK | os.X_OK):
-        facts = os.statvfs(_MEMORY)
-        has_room = facts.f_bavail * facts.f_frsize >= _ROOM_BYTES
-        found.insert(0 if has_room else 1, _MEMORY)
-    return found
-
-
-def sweep_folders() -> int:
-    """Remove the temporary folders of dead owners."""
-    removed = 0
-    folders = [shelf.glob(f"{FOLDER_PREFIX}*") for shelf in shelves()]
-    for folder in itertools.chain.from_iterable(folders):
-        facts = folder.lstat()
-        if folder.is_symlink() or facts.st_uid != os.geteuid():
-            continue
-        try:
-            owner = Owner.parse((folder / _OWNER_FILE).read_text())
-        except OSError:
-            continue
-        if owner is not None and owner.is_dead:
-            _remove_folder(folder)
-            removed += 1
-    return removed
-
-
-def sweep_processes() -> int:
-    """Kill what brokers left that were killed while they started a sandbox."""
-    proc = processes.open_proc()
-    try:
-        found = launch.leftovers(proc, f"/{FOLDER_PREFIX}")
-    finally:
-        os.close(proc)
-    for process in found:
-        processes.send(process.pid, signal.SIGKILL)
-    return len(found)
-
-
-def _remove_folder(folder: Path) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
