@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
@@ -14,9 +13,9 @@ from pathlib import Path
 import anyio
 import pytest
 
+from pytest_harbor.errors import SandboxLost
 from pytest_harbor.sandboxes.api import EnvironmentSpec
 from pytest_harbor.sandboxes.local import shelf as module
-from pytest_harbor.sandboxes.local import userland
 from pytest_harbor.sandboxes.local.broker import processes
 from pytest_harbor.sandboxes.local.client import receive
 from pytest_harbor.sandboxes.local.provider import LocalProvider
@@ -87,6 +86,7 @@ def test_start_that_is_cancelled_leaves_no_process():
 
 KILLED = """
 import anyio, os, signal, sys, time
+from pytest_harbor.errors import SandboxLost
 from pytest_harbor.sandboxes.api import EnvironmentSpec
 from pytest_harbor.sandboxes.local.provider import LocalProvider
 
@@ -213,37 +213,22 @@ def test_program_that_cannot_be_started_is_named():
     assert reply["error"] == "/no/such: No such file or directory"
 
 
-NOBODY_LISTENS = """
-import json, os, sys
-from pytest_harbor.sandboxes.local.broker import launch
-for _ in range(5):
-    launched = launch.launch(json.loads(sys.argv[1]))
-    os.close(launched.status)
-    os.close(launched.said)
-    os.waitpid(launched.pid, 0)
-"""
-
-
-def test_bwrap_that_nobody_listens_to_ends_by_itself():
+def test_a_broker_that_was_killed_costs_its_sandboxes_and_no_later_one():
     async def main():
         provider = await _provider()
         try:
-            ready = provider._ready
-            mark = str(ready.folder)
-            argv = userland.bwrap_arguments(
-                ready.land,
-                own_network=True,
-                workdir="/app",
-                mounts=userland.host_mounts(),
-            )
-            command = [sys.executable, "-c", NOBODY_LISTENS, json.dumps(argv)]
-            with anyio.move_on_after(10):
-                await anyio.run_process(command)
-                while _with_mark(mark):  # noqa: ASYNC110  # nobody tells
-                    await anyio.sleep(0.02)
-            return _with_mark(mark)
+            lost = await provider.start(SPEC, name="lost", labels={})
+            broker = provider._ready.broker._process
+            broker.kill()
+            broker.wait()
+            with pytest.raises(SandboxLost):
+                await lost.exec("sleep 60")
+            sandbox = await provider.start(SPEC, name="next", labels={})
+            result = await sandbox.exec("echo alive")
+            await sandbox.stop()
+            await lost.stop()
+            return result
         finally:
             await provider.aclose()
-            module.sweep_processes()
 
-    assert anyio.run(main) == []
+    assert anyio.run(main).stdout == "alive\n"

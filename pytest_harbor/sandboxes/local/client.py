@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import socket
 import subprocess
 import sys
@@ -104,6 +105,15 @@ class BrokerClient:
             theirs.close()
             os.close(owner)
         return ours
+
+    @property
+    def has_ended(self) -> bool:
+        """True when the broker was started and is gone."""
+        if self._process is None or self._socket is None:
+            return False
+        hung_up = select.poll()
+        hung_up.register(self._socket, 0)
+        return bool(hung_up.poll(0)) or self._process.poll() is not None
 
     def epitaph(self) -> str:
         """Why the broker is gone, as far as it said so."""

@@ -47,6 +47,7 @@ class _Ready:
 
     folder: Path
     broker: BrokerClient
+    bwrap: probing.Bwrap | None
     land: userland.Userland | None
     """``None`` in in-place mode."""
 
@@ -109,7 +110,7 @@ class LocalProvider(Provider):
         broker.start()  # it comes up while the userland is made
         land = None if bwrap is None else _make_userland(bwrap, folder)
         previous = self._ready
-        self._ready = _Ready(folder, broker, land)
+        self._ready = _Ready(folder, broker, bwrap, land)
         if previous is not None:
             previous.broker.close()
             shelf.remove_folder(previous.folder)
@@ -143,6 +144,7 @@ class LocalProvider(Provider):
             raise SandboxUnavailable(found.reason)
         if self._ready is None:
             raise SandboxUnavailable("this local provider was closed")
+        await self._revive()
         self.check(spec, ())
         if spec.workdir is not None:
             spec = replace(spec, workdir=_normal(spec.workdir))
@@ -153,6 +155,16 @@ class LocalProvider(Provider):
             if ground is not None:
                 await ground.release()
             raise
+
+    async def _revive(self) -> None:
+        """Begin anew after the broker was killed, which an agent can do in-place.
+
+        Its sandboxes are lost with it, but not every episode that follows.
+        """
+        async with self._probing:
+            ready = self._ready
+            if ready is not None and ready.broker.has_ended:
+                await anyio.to_thread.run_sync(self._prepare, ready.bwrap)
 
     async def _start_within(
         self, spec: EnvironmentSpec, name: str, ground: Ground | None

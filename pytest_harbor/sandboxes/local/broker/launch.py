@@ -1,9 +1,9 @@
 """The start of bubblewrap, and what can be left of one that was cut short.
 
 Bubblewrap's outer process asks to die with its parent just before it lets the inner one go
-on. When the broker ends before that, it goes on, and the holder inside ends as there is
-nobody to tell. When the outer one is killed before that, the inner one waits for ever: such
-are killed when the broker adopts them, or by a sweep when it is gone as well.
+on. When the outer one ends before that (killed, or with nobody left to read its status), the
+inner one waits for ever: such are killed when the broker adopts them, or by a sweep when the
+broker is gone as well.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from pytest_harbor.sandboxes.local.broker import kernel, processes
 NAME = "harbor-broker"
 """What the broker and all its forks are called in the process table."""
 BWRAP = "bwrap"
-# Not SIGPIPE: bubblewrap would die of it when the broker has ended, perhaps before its
-# inner process has asked to die with it, which then waits for ever.
+# Not SIGPIPE: bubblewrap would die of it in one place more, and strand its inner process.
 _DEFAULTS = (signal.SIGINT, signal.SIGXFSZ)
 _MAX_LINE_BYTES = 1024 * 1024
 
