@@ -107,7 +107,8 @@ def pytest(*arguments: str | Path, cwd: Path, codes: tuple[int, ...] = (0,)) -> 
             *map(str, arguments),
         ],
         cwd=cwd,
-        env={**os.environ, "PYTEST_ADDOPTS": ""},
+        # Bytecode is cached as for everybody, whatever this shell says.
+        env={**os.environ, "PYTEST_ADDOPTS": "", "PYTHONDONTWRITEBYTECODE": ""},
         capture_output=True,
         text=True,
         check=False,
