@@ -468,6 +468,22 @@ def test_two_processes_serve_a_sandbox_however_much_is_asked(bench, fresh_box):
     assert len(_children(broker)) == len(before)
 
 
+def test_an_agent_that_keeps_making_the_file_is_not_in_the_way(bench, fresh_box):
+    """A file made between our look and our writing must not fail a transfer."""
+
+    async def race():
+        loop = await fresh_box.spawn(
+            "while :; do echo bad > /tmp/race; rm -f /tmp/race; done"
+        )
+        for _ in range(100):
+            await fresh_box.upload([Upload(b"ours", "/tmp/race")])
+        await loop.kill()
+        await fresh_box.upload([Upload(b"ours", "/tmp/race")])
+        return await fresh_box.read_bytes("/tmp/race")
+
+    assert bench.portal.call(race) == b"ours"
+
+
 def test_a_process_that_was_killed_is_replaced(bench, fresh_box):
     broker = bench.provider._ready.broker._process.pid
     bench.portal.call(fresh_box.read_bytes, "/etc/passwd")

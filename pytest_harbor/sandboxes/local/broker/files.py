@@ -6,7 +6,7 @@ Nothing is opened through a link whose place the agent chose, and nothing blocks
 devices are never opened for reading.
 """
 
-# ruff: noqa: PTH101, PTH102, PTH108, PTH112, PTH119, PTH120, PTH208, PTH211
+# ruff: noqa: PTH101, PTH102, PTH104, PTH108, PTH112, PTH119, PTH120, PTH208, PTH211
 # All of it goes by descriptor and system call; nothing here is a Path.
 
 from __future__ import annotations
@@ -61,11 +61,22 @@ def _unpack(archive: int, member: tarfile.TarInfo, path: str) -> None:
             os.mkdir(path, member.mode)
             os.chmod(path, member.mode)  # whatever the umask
         return
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(path)
-    if member.issym():
-        os.symlink(member.linkname, path)
-        return
+    # Made beside its place and moved there: whoever puts something in the place at the
+    # same moment, another upload or the agent, is replaced and not in the way.
+    made = f"{os.path.dirname(path)}/.incoming-{os.urandom(8).hex()}"
+    try:
+        if member.issym():
+            os.symlink(member.linkname, made)
+        else:
+            _write(archive, member, made)
+        os.rename(made, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(made)
+        raise
+
+
+def _write(archive: int, member: tarfile.TarInfo, path: str) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     target = os.open(path, flags, 0o600)
     try:
