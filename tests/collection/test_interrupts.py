@@ -117,6 +117,7 @@ def test_pressed_at_every_moment(project: Project) -> None:
     )
 
 
+@pytest.mark.slow
 def test_pressed_twice_with_workers(project: Project) -> None:
     began = project.path / "began"
     os.mkfifo(began)

@@ -198,6 +198,7 @@ def test_steps_count_once_for_maxfail_and_lines(three_steps: Project) -> None:
     result.stdout.fnmatch_lines(["step *reward*seconds*outcome", "01 *passed*", "02 *"])
 
 
+@pytest.mark.slow
 def test_same_xml_with_and_without_workers(project: Project) -> None:
     project.graded("a", 1)
     project.graded("b", 0.5)

@@ -394,6 +394,7 @@ def test_debug_shows_frames(project: Project) -> None:
     assert "registry.py" in str(loud.stdout)
 
 
+@pytest.mark.slow
 def test_item_time_limit_ends_the_episode(project: Project, agents: str) -> None:
     project.task("slow")
     result = project.run_apart(
@@ -490,6 +491,7 @@ def test_interrupts_clean_up(
     )
 
 
+@pytest.mark.slow
 def test_a_killed_worker_fails_its_item_and_is_swept(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:

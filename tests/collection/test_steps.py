@@ -331,6 +331,7 @@ def test_a_rerun_item_tells_its_steps_anew(scripted: Project) -> None:
     assert sorted(names) == ["01[oracle]", "02[oracle]", *["multi[oracle]"] * 2]
 
 
+@pytest.mark.slow
 def test_a_time_limit_of_the_item_is_the_running_steps_error(scripted: Project) -> None:
     project = scripted
     project.file(
@@ -356,6 +357,7 @@ def test_a_time_limit_of_the_item_is_the_running_steps_error(scripted: Project) 
     )
 
 
+@pytest.mark.slow
 def test_steps_of_a_killed_workers_item_keep_their_rows(
     scripted: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -481,6 +483,7 @@ def test_everything_is_right_without_a_terminal(mixed: Project) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_the_same_xml_with_and_without_workers(mixed: Project) -> None:
     volatile = {"harbor.logs", "harbor.seconds"}
 

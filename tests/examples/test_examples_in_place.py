@@ -44,6 +44,7 @@ def installed(names: Iterable[str], seen: set[str]) -> Iterator[Path]:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="in-place mode needs root")
+@pytest.mark.slow
 def test_the_examples_are_green_in_place():
     async def run():
         provider = LocalProvider()

@@ -11,6 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 TASKS = sorted(p.parent.name for p in ROOT.glob("examples/local/*/task.toml"))
 
 
+@pytest.mark.slow
 def test_the_examples_are_sound(run_pytest):
     """The reference solution passes every one, and doing nothing passes none."""
     run = run_pytest("examples/local", "--harbor-validate")
@@ -25,6 +26,7 @@ def test_the_examples_are_sound(run_pytest):
         assert record["mask_sample"] is False
 
 
+@pytest.mark.slow
 def test_the_first_command_of_the_readme(run_pytest):
     run = run_pytest("examples/local", "-p", "no:xdist")
     assert run.code == 0, run.output
@@ -124,6 +126,7 @@ class Hot(Baker):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("baker", "outcomes", "message"),
     [

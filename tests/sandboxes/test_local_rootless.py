@@ -83,6 +83,7 @@ def _run(python, folder, code):
     return done
 
 
+@pytest.mark.slow
 def test_contract(python, folder):
     code = """
 import sys, tempfile
