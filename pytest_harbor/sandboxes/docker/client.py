@@ -42,6 +42,10 @@ REMEDY = (
 )
 
 
+NOT_FOUND = 404
+"""The status of an answer about a container, image or path that is not there."""
+
+
 class DaemonError(Exception):
     """Internal: the daemon refused a call (``status``) or did not answer (``None``)."""
 

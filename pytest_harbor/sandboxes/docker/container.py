@@ -32,7 +32,7 @@ from pytest_harbor.sandboxes.api import (
 )
 from pytest_harbor.sandboxes.docker import exec as execs
 from pytest_harbor.sandboxes.docker import files
-from pytest_harbor.sandboxes.docker.client import DaemonError, Engine
+from pytest_harbor.sandboxes.docker.client import NOT_FOUND, DaemonError, Engine
 from pytest_harbor.sandboxes.docker.images import Image
 from pytest_harbor.sandboxes.docker.scripts import SHELL
 from pytest_harbor.sandboxes.docker.stream import ExecStream
@@ -49,8 +49,6 @@ _SHELL_IS_GONE = (
     "exec format error",
 )
 """What container runtimes say of a program that is not there or cannot be started."""
-_CANNOT_EXECUTE = 126
-_NOT_FOUND = 404
 _POLL_SECONDS = 0.05
 _SETTLE_SECONDS = 0.5
 _LAST_LOG_LINES = 10
@@ -372,7 +370,7 @@ class DockerSandbox(Sandbox):
                 lambda client: client.inspect_container(self._container)
             )
         except DaemonError as error:
-            gone = error.status == _NOT_FOUND
+            gone = error.status == NOT_FOUND
             return {"Error": "it was removed" if gone else error.text}
         return dict(facts["State"])
 

@@ -28,7 +28,7 @@ from pytest_harbor.sandboxes.api import (
     TransferLimits,
     Upload,
 )
-from pytest_harbor.sandboxes.docker.client import DaemonError, checked
+from pytest_harbor.sandboxes.docker.client import NOT_FOUND, DaemonError, checked
 from pytest_harbor.sandboxes.transfer import pack, unpack
 
 OPEN_FOLDERS = ("/logs/agent", "/logs/verifier", "/logs/artifacts")
@@ -36,7 +36,6 @@ OPEN_FOLDERS = ("/logs/agent", "/logs/verifier", "/logs/artifacts")
 
 _LOGS = "/logs"
 _CHUNK = 1024 * 1024
-_NOT_FOUND = 404
 _GO_MODE_SYMLINK = 1 << 27
 _BLOCKED = ("cannot overwrite", "not a directory", "is a directory", "file exists")
 
@@ -137,7 +136,7 @@ def read(
 def exists(client: docker.APIClient, container: str, path: str) -> bool:
     """True when there is something at ``path``. Raises DaemonError."""
     response = client.head(_url(client, container), params={"path": path})
-    if response.status_code == _NOT_FOUND:
+    if response.status_code == NOT_FOUND:
         return False
     checked(response)
     return True
@@ -189,7 +188,7 @@ def _is_missing_file(error: DaemonError) -> bool:
     text = error.text.lower()
     if "no such container" in text:
         return False
-    return error.status == _NOT_FOUND or "not a directory" in text
+    return error.status == NOT_FOUND or "not a directory" in text
 
 
 def _head(empty: Sequence[str], folders: Sequence[str]) -> bytes:

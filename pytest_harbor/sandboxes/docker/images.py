@@ -21,9 +21,8 @@ from filelock import FileLock, Timeout
 from pytest_harbor.errors import SandboxStartFailed
 from pytest_harbor.sandboxes.api import EnvironmentSpec
 from pytest_harbor.sandboxes.docker import build, context
-from pytest_harbor.sandboxes.docker.client import DaemonError, Engine
+from pytest_harbor.sandboxes.docker.client import NOT_FOUND, DaemonError, Engine
 
-_NOT_FOUND = 404
 _LOCK_POLL_SECONDS = 0.1
 
 
@@ -136,7 +135,7 @@ class Images:
         try:
             facts = await self._engine.call(partial(_inspect, name))
         except DaemonError as error:
-            if error.status == _NOT_FOUND:
+            if error.status == NOT_FOUND:
                 return None
             raise
         config = facts.get("Config") or {}

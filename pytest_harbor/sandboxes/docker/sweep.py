@@ -11,7 +11,7 @@ from typing import Final
 
 import docker
 
-from pytest_harbor.sandboxes.docker.client import DaemonError, daemon_errors
+from pytest_harbor.sandboxes.docker.client import NOT_FOUND, DaemonError, daemon_errors
 from pytest_harbor.sandboxes.owner import Owner
 
 SESSION_LABEL: Final = "pytest-harbor.session"
@@ -20,7 +20,6 @@ OWNER_LABEL: Final = "pytest-harbor.owner"
 KEPT_SUFFIX: Final = "-kept"
 """Ends the name of a container that a person asked to keep; labels cannot change."""
 
-_NOT_FOUND = 404
 _REMOVAL_UNDER_WAY = 409
 
 
@@ -55,7 +54,7 @@ def remove_container(client: docker.APIClient, container: str) -> bool:
         with daemon_errors():
             client.remove_container(container, force=True, v=True)
     except DaemonError as error:
-        if error.status in (_NOT_FOUND, _REMOVAL_UNDER_WAY):
+        if error.status in (NOT_FOUND, _REMOVAL_UNDER_WAY):
             return False
         raise
     return True
