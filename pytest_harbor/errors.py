@@ -7,6 +7,12 @@
     ├── TaskLoadError            a task folder cannot be loaded (all problems at once)
     ├── TaskRefused              refused at seed, before any agent runs; never retried
     ├── AgentError               the agent failed; the outcome policy decides what follows
+    ├── UnsupportedByAgent       the agent's card does not offer what the task needs
+    ├── MissingExtra             an optional dependency is not installed
+    ├── ProtocolError            a server's answer cannot be read (HTML for JSON, too large)
+    │   ├── ServerUnreachable    no connection, or it broke before the answer came
+    │   │   └── ServerTimeout    no answer in time
+    │   └── ServerRefused        the server answered with an error
     └── SandboxError
         ├── SandboxUnavailable   this kind of sandbox is not there (no daemon, no bwrap)
         ├── SandboxStartFailed   the sandbox or its image could not be brought up; retried
@@ -35,6 +41,9 @@ SANDBOX_START_FAILED: Final = "harbor:sandbox_start_failed"
 SANDBOX_LOST: Final = "harbor:sandbox_lost"
 TRANSFER_FAILED: Final = "harbor:transfer_failed"
 REFUSED: Final = "harbor:refused"
+PROTOCOL_ERROR: Final = "harbor:protocol_error"
+SERVER_UNREACHABLE: Final = "harbor:server_unreachable"
+SERVER_REFUSED: Final = "harbor:server_refused"
 VERIFIER_ERROR: Final = "verifier_error"
 AGENT_TIMEOUT: Final = "agent_timeout"
 AGENT_SETUP_TIMEOUT: Final = "agent_setup_timeout"
@@ -110,6 +119,65 @@ class AgentError(HarborError):
         super().__init__(message)
         self.kind = kind
         self.status = status
+
+
+class UnsupportedByAgent(HarborError):
+    """Raised when a task needs an extension that the agent's card does not list."""
+
+    kind = REFUSED
+
+
+class MissingExtra(HarborError, ImportError):
+    """Raised when an optional dependency is needed and not installed; says which."""
+
+    kind = REFUSED
+
+
+class ProtocolError(HarborError):
+    """Raised when a server's answer is not what its protocol allows.
+
+    ``url`` is the address that was called.
+    """
+
+    kind = PROTOCOL_ERROR
+
+    def __init__(self, message: str, *, url: str = "") -> None:
+        super().__init__(message)
+        self.url = url
+
+
+class ServerUnreachable(ProtocolError):
+    """Raised when a server cannot be connected to, or hangs up before it answers."""
+
+    kind = SERVER_UNREACHABLE
+
+
+class ServerTimeout(ServerUnreachable):
+    """Raised when a server does not answer in time."""
+
+
+class ServerRefused(ProtocolError):
+    """Raised when a server answers with an error.
+
+    ``status`` is the HTTP status; ``code`` the JSON-RPC code or the endpoint's own name
+    of the error; ``body`` the start of what it said.
+    """
+
+    kind = SERVER_REFUSED
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        url: str = "",
+        status: int | None = None,
+        code: int | str | None = None,
+        body: str = "",
+    ) -> None:
+        super().__init__(message, url=url)
+        self.status = status
+        self.code = code
+        self.body = body
 
 
 class SandboxError(HarborError):
