@@ -1,0 +1,1 @@
+"""Agents that are command-line programs: declared, installed, run in the sandbox."""
