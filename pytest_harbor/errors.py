@@ -13,6 +13,7 @@
     │   ├── ServerUnreachable    no connection, or it broke before the answer came
     │   │   └── ServerTimeout    no answer in time
     │   └── ServerRefused        the server answered with an error
+    ├── TrajectoryError          a document is no trajectory in ATIF v1.7
     └── SandboxError
         ├── SandboxUnavailable   this kind of sandbox is not there (no daemon, no bwrap)
         ├── SandboxStartFailed   the sandbox or its image could not be brought up; retried
@@ -178,6 +179,10 @@ class ServerRefused(ProtocolError):
         self.status = status
         self.code = code
         self.body = body
+
+
+class TrajectoryError(HarborError, ValueError):
+    """Raised when a document is no trajectory in ATIF; names every problem."""
 
 
 class SandboxError(HarborError):
