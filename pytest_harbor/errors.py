@@ -14,6 +14,10 @@
     │   │   └── ServerTimeout    no answer in time
     │   └── ServerRefused        the server answered with an error
     ├── TrajectoryError          a document is no trajectory in ATIF v1.7
+    ├── StepError                a step of a step task failed
+    │   ├── NotDeployed          it names an env, agent or sandbox that is not there
+    │   ├── AlreadyDeployed      it deploys under a name that is taken
+    │   └── ServerNotReady       an env or agent server did not come up, or died
     └── SandboxError
         ├── SandboxUnavailable   this kind of sandbox is not there (no daemon, no bwrap)
         ├── SandboxStartFailed   the sandbox or its image could not be brought up; retried
@@ -45,6 +49,8 @@ REFUSED: Final = "harbor:refused"
 PROTOCOL_ERROR: Final = "harbor:protocol_error"
 SERVER_UNREACHABLE: Final = "harbor:server_unreachable"
 SERVER_REFUSED: Final = "harbor:server_refused"
+STEP_FAILED: Final = "harbor:step_failed"
+SERVER_NOT_READY: Final = "harbor:server_not_ready"
 VERIFIER_ERROR: Final = "verifier_error"
 AGENT_TIMEOUT: Final = "agent_timeout"
 AGENT_SETUP_TIMEOUT: Final = "agent_setup_timeout"
@@ -183,6 +189,37 @@ class ServerRefused(ProtocolError):
 
 class TrajectoryError(HarborError, ValueError):
     """Raised when a document is no trajectory in ATIF; names every problem."""
+
+
+class StepError(HarborError):
+    """Raised when a step of a step task fails (its spec 2.2).
+
+    ``kind`` tells infrastructure from what the task or the agent did wrong.
+    """
+
+    kind = STEP_FAILED
+
+    def __init__(self, message: str, kind: str | None = None) -> None:
+        super().__init__(message)
+        if kind is not None:
+            self.kind = kind
+
+
+class NotDeployed(StepError, LookupError):
+    """Raised when a step names an env, agent or sandbox that the run does not have."""
+
+
+class AlreadyDeployed(StepError):
+    """Raised when a step deploys under a name that the run has already given."""
+
+
+class ServerNotReady(StepError):
+    """Raised when the server of an env or agent does not come up in time, or has died.
+
+    The message has the last lines of its log.
+    """
+
+    kind = SERVER_NOT_READY
 
 
 class SandboxError(HarborError):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from pytest_harbor.agents.api import AgentResult
-from pytest_harbor.episodes.reporter import Reporter
+from pytest_harbor.reporter import Reporter
 from pytest_harbor.episodes.result import Phase, TurnResult, TurnStatus
 from pytest_harbor.sandboxes.output import Masker
 from pytest_harbor.tasks.folder.plan_types import TurnPlan, VerifierMode

@@ -21,7 +21,7 @@ from pytest_harbor.episodes.draft import TurnDraft
 from pytest_harbor.episodes.gates import stops_episode
 from pytest_harbor.episodes.plain_data import result_to_plain, turn_to_plain
 from pytest_harbor.episodes.prepare import unhealthy
-from pytest_harbor.episodes.reporter import Reporter
+from pytest_harbor.reporter import Reporter
 from pytest_harbor.episodes.result import (
     EpisodeResult,
     EpisodeStatus,

@@ -26,7 +26,7 @@ from pytest_harbor.episodes.prepare import (
     remove_transcript,
     switch_user,
 )
-from pytest_harbor.episodes.reporter import Reporter
+from pytest_harbor.reporter import Reporter
 from pytest_harbor.episodes.result import TurnResult
 from pytest_harbor.episodes.sandbox_set import SandboxSet
 from pytest_harbor.episodes.seed import Seed

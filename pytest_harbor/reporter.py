@@ -1,4 +1,4 @@
-"""Events of one episode, on their way to whoever watches, secrets masked."""
+"""Events of one episode or run of steps, on their way to whoever watches, secrets masked."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pytest_harbor.sandboxes.output import Masker
 
 
 class Reporter:
-    """Sends the events of one episode to an observer, if there is one."""
+    """Sends the events of one episode or run to an observer, if there is one."""
 
     def __init__(self, observe: Observer | None, episode: str) -> None:
         self._observe = observe
