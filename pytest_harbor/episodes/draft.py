@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Literal
 
 from pytest_harbor.agents.api import AgentResult
-from pytest_harbor.reporter import Reporter
 from pytest_harbor.episodes.result import Phase, TurnResult, TurnStatus
+from pytest_harbor.reporter import Reporter
 from pytest_harbor.sandboxes.output import Masker
 from pytest_harbor.tasks.folder.plan_types import TurnPlan, VerifierMode
 from pytest_harbor.verification.ctrf import InnerTest

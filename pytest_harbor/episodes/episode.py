@@ -21,7 +21,6 @@ from pytest_harbor.episodes.draft import TurnDraft
 from pytest_harbor.episodes.gates import stops_episode
 from pytest_harbor.episodes.plain_data import result_to_plain, turn_to_plain
 from pytest_harbor.episodes.prepare import unhealthy
-from pytest_harbor.reporter import Reporter
 from pytest_harbor.episodes.result import (
     EpisodeResult,
     EpisodeStatus,
@@ -47,6 +46,7 @@ from pytest_harbor.errors import (
     UnsupportedByProvider,
 )
 from pytest_harbor.events import Observer
+from pytest_harbor.reporter import Reporter
 from pytest_harbor.sandboxes.api import Capabilities, Provider
 from pytest_harbor.settings import Keep
 from pytest_harbor.tasks.folder.plan_types import EpisodePlan

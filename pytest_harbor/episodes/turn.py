@@ -26,7 +26,6 @@ from pytest_harbor.episodes.prepare import (
     remove_transcript,
     switch_user,
 )
-from pytest_harbor.reporter import Reporter
 from pytest_harbor.episodes.result import TurnResult
 from pytest_harbor.episodes.sandbox_set import SandboxSet
 from pytest_harbor.episodes.seed import Seed
@@ -39,6 +38,7 @@ from pytest_harbor.errors import (
     SandboxLost,
     UnsupportedByProvider,
 )
+from pytest_harbor.reporter import Reporter
 from pytest_harbor.sandboxes.api import Download, Sandbox, Upload, User
 from pytest_harbor.tasks.folder.model import MAIN_SERVICE
 from pytest_harbor.tasks.folder.plan_types import EpisodePlan, TurnPlan

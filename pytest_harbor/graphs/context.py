@@ -180,7 +180,7 @@ class _AtKeys:
     def __init__(self, *keys_and_value: Any) -> None:
         *keys, value = keys_and_value
         object.__setattr__(self, "keys", tuple(keys))
-        object.__setattr__(self, "value", value)
+        object.__setattr__(self, "value", copy.deepcopy(value))
 
     def _place(self, context: RunContext) -> dict[str, Json]:
         """The object that holds the last key; those on the way are made."""
