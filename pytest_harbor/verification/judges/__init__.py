@@ -1,0 +1,1 @@
+"""Judges: a model or an agent grades a reply against plain-language criteria."""
