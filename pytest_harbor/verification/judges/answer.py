@@ -28,8 +28,17 @@ MAX_ATTEMPTS: Final = 3
 MAX_ANSWER_CHARACTERS: Final = 1024 * 1024
 PROBLEMS_SHOWN: Final = 10
 
-# As floats: Python reads no integer of more than 4300 digits.
-_DECODER = json.JSONDecoder(parse_int=float)
+_MAX_DIGITS: Final = 300
+_MAX_STARTS: Final = 500
+"""Braces in prose that are tried: each may cost a scan of all the text."""
+
+
+def _integer(digits: str) -> int | float:
+    # Python reads no integer of more than 4300 digits, and no float of more than 308.
+    return int(digits) if len(digits) <= _MAX_DIGITS else math.inf
+
+
+_DECODER = json.JSONDecoder(parse_int=_integer)
 _FENCE = re.compile(r"^```[\w-]*[ \t]*\n(.*?)\n?```$", re.DOTALL)
 
 
@@ -189,8 +198,9 @@ def _object_in_prose(text: str) -> Mapping[str, Any]:
     Two of them are a problem: one may be a quotation of the reply that is graded.
     """
     found: list[Mapping[str, Any]] = []
-    position = text.find("{")
-    while position >= 0:
+    position, starts = text.find("{"), 0
+    while position >= 0 and starts < _MAX_STARTS:
+        starts += 1
         try:
             data, end = _DECODER.raw_decode(text, position)
         except (ValueError, RecursionError):

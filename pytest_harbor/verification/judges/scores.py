@@ -77,7 +77,9 @@ def _row(
     criterion: Criterion, grade: Grade, output_format: RubricFormat
 ) -> dict[str, Json]:
     row: dict[str, Json] = {**grade.keys, **criterion.keys, "id": criterion.id}
-    row.setdefault("weight", criterion.weight)
+    # Not left to a judge that adds them: they decide the score.
+    row["weight"] = criterion.keys.get("weight", criterion.weight)
+    row.pop("raw_score", None)
     row["justification"] = grade.justification
     if output_format == "rubric_binary":
         row["score"] = int(grade.score)
