@@ -1,0 +1,1 @@
+"""Step tasks (agent-env format): load and check (spec/task-steps)."""

@@ -1,0 +1,107 @@
+"""The types of values in a step task's file: ids, times, versions (spec 1.3, 4 to 10).
+
+Types are JSON's own and are not converted: a string where a number is due is an error.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Annotated, Any, TypeAlias
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Strict
+from pydantic_core import PydanticCustomError
+
+SKILL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")  # spec 12
+MAX_NUMBER = 2**53  # beyond any machine, and exact in every JSON reader
+
+
+class Record(BaseModel):
+    """Base of every object: strict types, frozen, unknown keys left to the loader."""
+
+    model_config = ConfigDict(
+        strict=True, frozen=True, extra="ignore", use_attribute_docstrings=True
+    )
+
+
+def refusal(text: str) -> PydanticCustomError:
+    """The error of a value that the format refuses, saying ``text``."""
+    # A template with the text as its value: braces in a user's text stay what they are.
+    return PydanticCustomError("refused", "{text}", {"text": text})
+
+
+def _id(value: str) -> str:
+    if not value.strip():
+        raise refusal("must not be empty")
+    return value
+
+
+def _positive(value: float) -> float:
+    if not (math.isfinite(value) and 0 < value <= MAX_NUMBER):
+        raise refusal(f"must be a positive number, not {value:g}")
+    return value
+
+
+def _count(value: int) -> int:
+    if not 1 <= value <= MAX_NUMBER:
+        raise refusal(f"must be an integer of at least 1, not {value}")
+    return value
+
+
+def _whole(value: int) -> int:
+    if not 0 <= value <= MAX_NUMBER:
+        raise refusal(f"must be an integer of at least 0, not {value}")
+    return value
+
+
+def _finite(value: float) -> float:
+    if not math.isfinite(value):
+        raise refusal("must be a finite number")
+    return value
+
+
+def _absolute(value: str) -> str:
+    if not value.startswith("/") or "\0" in value:
+        raise refusal(f"must be an absolute path, not '{value}'")
+    if ".." in value.split("/"):
+        raise refusal(f"'{value}' holds '..'; write the path without it")
+    return value.rstrip("/") or "/"
+
+
+def _skill_name(value: str) -> str:
+    if not SKILL_NAME.fullmatch(value):
+        raise refusal(
+            f"'{value}' is no skill name: use letters, digits, '.', '_', '-', starting"
+            " with a letter or digit, at most 128"
+        )
+    return value
+
+
+def _output_format(value: dict[str, Any]) -> dict[str, Any]:
+    if value.get("type") != "json_schema" or not isinstance(value.get("schema"), dict):
+        raise refusal('must be {"type": "json_schema", "schema": {...}}')
+    return value
+
+
+def _variables(value: dict[str, str]) -> dict[str, str]:
+    for name, text in value.items():
+        if not name or "=" in name or "\0" in name + text:
+            raise refusal(f"variable {name!r}: no '=', NUL or empty name")
+    return value
+
+
+Id: TypeAlias = Annotated[str, AfterValidator(_id)]
+# An integer stays one: agents are told these numbers as the file has them.
+SkillName: TypeAlias = Annotated[str, AfterValidator(_skill_name)]
+Seconds: TypeAlias = Annotated[int | float, AfterValidator(_positive)]
+Amount: TypeAlias = Annotated[int | float, AfterValidator(_positive)]
+Number: TypeAlias = Annotated[int | float, AfterValidator(_finite)]
+Count: TypeAlias = Annotated[int, AfterValidator(_count)]
+WholeNumber: TypeAlias = Annotated[int, AfterValidator(_whole)]
+Version: TypeAlias = Annotated[int, AfterValidator(_count)]
+SandboxPath: TypeAlias = Annotated[str, AfterValidator(_absolute)]
+OutputFormat: TypeAlias = Annotated[dict[str, Any], AfterValidator(_output_format)]
+Variables: TypeAlias = Annotated[dict[str, str], AfterValidator(_variables)]
+# JSON lists arrive as lists; a tuple keeps a loaded task from being changed.
+Strings: TypeAlias = Annotated[tuple[str, ...], Strict(False)]
+Ids: TypeAlias = Annotated[tuple[Id, ...], Strict(False)]
