@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import chain
 
+from pytest_harbor.tasks.findings import Findings
 from pytest_harbor.tasks.folder.artifact_paths import protected_by
 from pytest_harbor.tasks.folder.compose_services import service_names
 from pytest_harbor.tasks.folder.dataset import Dataset
-from pytest_harbor.tasks.folder.findings import Findings
 from pytest_harbor.tasks.folder.inputs import Input
 from pytest_harbor.tasks.folder.layout import (
     COMPOSE_FILE,

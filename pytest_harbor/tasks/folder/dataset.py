@@ -14,12 +14,13 @@ from typing import Any
 from pydantic import Field
 
 from pytest_harbor.errors import Problem, TaskLoadError
-from pytest_harbor.tasks.folder.findings import Findings
+from pytest_harbor.tasks.findings import Findings
 from pytest_harbor.tasks.folder.legacy import modernise_environment
 from pytest_harbor.tasks.folder.model import EnvironmentConfig, Table
-from pytest_harbor.tasks.folder.toml_file import parse, validate
+from pytest_harbor.tasks.folder.toml_file import validate
 from pytest_harbor.tasks.folder.unknown_keys import unknown_keys
 from pytest_harbor.tasks.folder.values import Seconds
+from pytest_harbor.tasks.toml_text import parse
 
 DATASET_FILE = "dataset.toml"
 TASK_FILE = "task.toml"
@@ -98,7 +99,7 @@ def load_dataset(path: Path, *, strict: bool = False) -> Dataset:
         return Dataset(root, file, verifier_py=verifier_py)
 
     found = Findings()
-    raw = parse(file.read_bytes(), DATASET_FILE, found) or {}
+    raw = parse(file.read_bytes(), DATASET_FILE, found, "X01") or {}
     for line in unknown_keys(raw, DatasetConfig):
         found.warn(f"{DATASET_FILE}: {line}")
     config = validate(raw, DatasetConfig, DATASET_FILE, found)

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_harbor.tasks.folder.findings import Findings
+from pytest_harbor.tasks.findings import Findings
 from pytest_harbor.tasks.folder.ignore import IGNORE_FILE, excluded_paths
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_harbor.tasks.folder.findings import Findings
+from pytest_harbor.tasks.findings import Findings
 from pytest_harbor.tasks.folder.inputs import Input, is_inside, read_input
 from pytest_harbor.tasks.folder.instruction import instruction_text
 

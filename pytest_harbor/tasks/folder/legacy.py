@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from pytest_harbor.tasks.folder.findings import Findings
+from pytest_harbor.tasks.findings import Findings
 
 SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([KMG])I?B?\s*", re.IGNORECASE)
 KIB_PER_UNIT = {"K": 1, "M": 1024, "G": 1024 * 1024}

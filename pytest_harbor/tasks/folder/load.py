@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from pytest_harbor.errors import Problem, TaskLoadError
+from pytest_harbor.tasks.findings import Findings
 from pytest_harbor.tasks.folder.checks import (
     check_config,
     check_layout,
     has_tests_dockerfile,
 )
 from pytest_harbor.tasks.folder.dataset import TASK_FILE, Dataset
-from pytest_harbor.tasks.folder.findings import Findings
 from pytest_harbor.tasks.folder.inputs import Input
 from pytest_harbor.tasks.folder.layout import (
     PYTHON_VERIFIER,
@@ -25,8 +25,9 @@ from pytest_harbor.tasks.folder.layout import (
 from pytest_harbor.tasks.folder.legacy import modernise_task
 from pytest_harbor.tasks.folder.model import TaskConfig
 from pytest_harbor.tasks.folder.task import StepFiles, Task
-from pytest_harbor.tasks.folder.toml_file import parse, tables, validate
+from pytest_harbor.tasks.folder.toml_file import tables, validate
 from pytest_harbor.tasks.folder.unknown_keys import unknown_keys
+from pytest_harbor.tasks.toml_text import parse
 
 
 def load_task(
@@ -80,7 +81,7 @@ def _read_toml(folder: Path, found: Findings) -> dict[str, Any] | None:
             Problem(TASK_FILE, f"cannot be read: {error.strerror}", "X01")
         )
         return None
-    return parse(content, TASK_FILE, found)
+    return parse(content, TASK_FILE, found, "X01")
 
 
 def _apply(override: Any, raw: dict[str, Any]) -> None:

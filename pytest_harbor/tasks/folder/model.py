@@ -35,8 +35,8 @@ from pytest_harbor.tasks.folder.values import (
     User,
     Variables,
     Workdir,
-    refusal,
 )
+from pytest_harbor.tasks.validation import refusal
 
 DEFAULT_VERIFIER_TIMEOUT_SEC = 600.0  # spec 3.3 and 3.5
 DEFAULT_BUILD_TIMEOUT_SEC = 600.0  # spec 3.4

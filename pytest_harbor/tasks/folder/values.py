@@ -1,7 +1,7 @@
 """The types of values in ``task.toml``: times, users, hosts, gates (spec 3).
 
 A validator that finds a value the specification refuses names the refusal's ID as the
-error's type (``X27``); see :func:`refusal`.
+error's type (``X27``); see :func:`~pytest_harbor.tasks.validation.refusal`.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import re
 from typing import Annotated, Literal, TypeAlias
 
 from pydantic import AfterValidator, PlainValidator, Strict
-from pydantic_core import PydanticCustomError
 
 from pytest_harbor.tasks.folder.names import (
     SERVICE_NAME,
     normal_host,
     step_name_problem,
 )
+from pytest_harbor.tasks.validation import refusal
 
 MAX_COUNT = 2**53  # beyond any machine, and exact in every JSON reader
 MAX_USER_ID = 2**32 - 2  # the highest number means "no user" to the kernel
@@ -27,12 +27,6 @@ NO_WORKDIR = (
     *("/tests", "/solution", "/logs/verifier", "/logs/agent"),  # emptied and filled
 )
 TOPOLOGY = re.compile(r"[1-9][0-9]*(x[1-9][0-9]*){1,2}")
-
-
-def refusal(rule: str, text: str) -> PydanticCustomError:
-    """The error of a value that the rule ``rule`` refuses, saying ``text``."""
-    # A template with the text as its value: braces in a user's text stay what they are.
-    return PydanticCustomError(rule, "{text}", {"text": text})
 
 
 def _positive(value: float) -> float:

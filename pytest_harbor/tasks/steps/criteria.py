@@ -6,7 +6,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import ConfigDict, Strict, model_validator
 
-from pytest_harbor.tasks.steps.values import Id, Number, Record, refusal
+from pytest_harbor.tasks.steps.values import Id, Number, Record, refused
 
 ScoreAggregator: TypeAlias = Literal["all_pass", "any_pass", "weighted_average"]
 RubricFormat: TypeAlias = Literal["rubric_binary", "rubric_partial"]
@@ -62,7 +62,7 @@ class Scale(Record):
     @model_validator(mode="after")
     def _ordered(self) -> Scale:
         if self.lowest >= self.highest:
-            raise refusal(
+            raise refused(
                 f"min must be less than max, not {self.lowest:g} and {self.highest:g}"
             )
         return self

@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeAlias
 
 from pydantic import AfterValidator, Strict
 
-from pytest_harbor.tasks.steps.values import refusal
+from pytest_harbor.tasks.steps.values import refused
 
 FORMS = (
     '{"kind": "text", "text": "..."}, {"kind": "data", "data": ...} or'
@@ -63,7 +63,7 @@ def _content_problem(
 
 def _part(value: dict[str, Any]) -> dict[str, Any]:
     if problem := part_problem(value):
-        raise refusal(problem)
+        raise refused(problem)
     return value
 
 

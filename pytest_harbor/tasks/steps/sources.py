@@ -8,7 +8,7 @@ from urllib.parse import unquote, urlsplit
 
 from pydantic import model_validator
 
-from pytest_harbor.tasks.steps.values import Id, Record, Version, refusal
+from pytest_harbor.tasks.steps.values import Id, Record, Version, refused
 
 
 class ArtifactRef(Record):
@@ -48,11 +48,11 @@ class Url(Record):
         except ValueError:
             scheme = ""
         if not scheme:
-            raise refusal(f"'{self.url}' is no URL")
+            raise refused(f"'{self.url}' is no URL")
         if not self.name:
-            raise refusal(f"'{self.url}' has no file name: give a filename with it")
+            raise refused(f"'{self.url}' has no file name: give a filename with it")
         if problem := plain_name_problem(self.name):
-            raise refusal(problem)
+            raise refused(problem)
         return self
 
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 from pydantic import Field, ValidationInfo, model_validator
 from typing_extensions import Self
 
-from pytest_harbor.tasks.steps.values import Id, Record, Version, WholeNumber, refusal
+from pytest_harbor.tasks.steps.values import Id, Record, Version, WholeNumber, refused
 
 # The loader asks for the faults itself, to tell all of them.
 LOADING: Mapping[str, bool] = {"loading": True}
@@ -99,7 +99,7 @@ class Step(Record):
     def _sound(self, info: ValidationInfo) -> Self:
         if info.context is not LOADING:
             for fault in self.faults():
-                raise refusal(
+                raise refused(
                     f"{fault.field}: {fault.text}" if fault.field else fault.text
                 )
         return self

@@ -12,7 +12,10 @@ from typing import Annotated, Any, TypeAlias
 from pydantic import AfterValidator, BaseModel, ConfigDict, Strict
 from pydantic_core import PydanticCustomError
 
+from pytest_harbor.tasks.validation import refusal
+
 SKILL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")  # spec 12
+REFUSED = "refused"
 MAX_NUMBER = 2**53  # beyond any machine, and exact in every JSON reader
 
 
@@ -24,53 +27,52 @@ class Record(BaseModel):
     )
 
 
-def refusal(text: str) -> PydanticCustomError:
+def refused(text: str) -> PydanticCustomError:
     """The error of a value that the format refuses, saying ``text``."""
-    # A template with the text as its value: braces in a user's text stay what they are.
-    return PydanticCustomError("refused", "{text}", {"text": text})
+    return refusal(REFUSED, text)
 
 
 def _id(value: str) -> str:
     if not value.strip():
-        raise refusal("must not be empty")
+        raise refused("must not be empty")
     return value
 
 
 def _positive(value: float) -> float:
     if not (math.isfinite(value) and 0 < value <= MAX_NUMBER):
-        raise refusal(f"must be a positive number, not {value:g}")
+        raise refused(f"must be a positive number, not {value:g}")
     return value
 
 
 def _count(value: int) -> int:
     if not 1 <= value <= MAX_NUMBER:
-        raise refusal(f"must be an integer of at least 1, not {value}")
+        raise refused(f"must be an integer of at least 1, not {value}")
     return value
 
 
 def _whole(value: int) -> int:
     if not 0 <= value <= MAX_NUMBER:
-        raise refusal(f"must be an integer of at least 0, not {value}")
+        raise refused(f"must be an integer of at least 0, not {value}")
     return value
 
 
 def _finite(value: float) -> float:
     if not math.isfinite(value):
-        raise refusal("must be a finite number")
+        raise refused("must be a finite number")
     return value
 
 
 def _absolute(value: str) -> str:
     if not value.startswith("/") or "\0" in value:
-        raise refusal(f"must be an absolute path, not '{value}'")
+        raise refused(f"must be an absolute path, not '{value}'")
     if ".." in value.split("/"):
-        raise refusal(f"'{value}' holds '..'; write the path without it")
+        raise refused(f"'{value}' holds '..'; write the path without it")
     return value.rstrip("/") or "/"
 
 
 def _skill_name(value: str) -> str:
     if not SKILL_NAME.fullmatch(value):
-        raise refusal(
+        raise refused(
             f"'{value}' is no skill name: use letters, digits, '.', '_', '-', starting"
             " with a letter or digit, at most 128"
         )
@@ -79,14 +81,14 @@ def _skill_name(value: str) -> str:
 
 def _output_format(value: dict[str, Any]) -> dict[str, Any]:
     if value.get("type") != "json_schema" or not isinstance(value.get("schema"), dict):
-        raise refusal('must be {"type": "json_schema", "schema": {...}}')
+        raise refused('must be {"type": "json_schema", "schema": {...}}')
     return value
 
 
 def _variables(value: dict[str, str]) -> dict[str, str]:
     for name, text in value.items():
         if not name or "=" in name or "\0" in name + text:
-            raise refusal(f"variable {name!r}: no '=', NUL or empty name")
+            raise refused(f"variable {name!r}: no '=', NUL or empty name")
     return value
 
 
