@@ -21,6 +21,7 @@
     └── SandboxError
         ├── SandboxUnavailable   this kind of sandbox is not there (no daemon, no bwrap)
         ├── SandboxStartFailed   the sandbox or its image could not be brought up; retried
+        │   └── InstallFailed    the agent's software could not be installed; retried
         ├── SandboxLost          the sandbox died or cannot run commands; retried
         ├── TransferFailed       files could not be copied in or out; retried
         └── UnsupportedByProvider  the provider cannot do what the task asks; refused
@@ -55,6 +56,12 @@ VERIFIER_ERROR: Final = "verifier_error"
 AGENT_TIMEOUT: Final = "agent_timeout"
 AGENT_SETUP_TIMEOUT: Final = "agent_setup_timeout"
 AGENT_RUN_ERROR: Final = "agent_run_error"
+AGENT_INSTALL_FAILED: Final = "agent_install_failed"
+AGENT_MISSING_KEY: Final = "agent_missing_key"
+AGENT_AUTH_ERROR: Final = "agent_auth_error"
+AGENT_CONFIG_ERROR: Final = "agent_config_error"
+AGENT_RATE_LIMITED: Final = "agent_rate_limited"
+AGENT_REQUEST_FAILED: Final = "agent_request_failed"
 CANCELLED: Final = "cancelled"
 INTERNAL_ERROR: Final = "harbor:internal_error"
 
@@ -103,13 +110,15 @@ class TaskLoadError(HarborError, ValueError):
 
 
 class TaskRefused(HarborError):
-    """Raised at seed when a task cannot be run as it is (spec 19.6, X30 and on)."""
+    """Raised at seed when a task cannot be run as it is (spec 19.6, X30 and on).
 
-    kind = REFUSED
+    ``kind`` is ``agent_missing_key`` where nothing but a key of the agent's is missing.
+    """
 
-    def __init__(self, message: str, *, rule: str = "") -> None:
+    def __init__(self, message: str, *, rule: str = "", kind: str = REFUSED) -> None:
         super().__init__(message)
         self.rule = rule
+        self.kind = kind
 
 
 class AgentError(HarborError):
@@ -236,6 +245,12 @@ class SandboxStartFailed(SandboxError):
     """Raised when an image cannot be built or found, or the sandbox does not start."""
 
     kind = SANDBOX_START_FAILED
+
+
+class InstallFailed(SandboxStartFailed):
+    """Raised when an agent's install script fails; the text has its last lines."""
+
+    kind = AGENT_INSTALL_FAILED
 
 
 class SandboxLost(SandboxError):

@@ -6,7 +6,7 @@ For what a real sandbox cannot be brought to do on demand: die, lack tools, refu
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -80,6 +80,7 @@ class ScriptedSandbox(Sandbox):
         stdin: bytes | None = None,
         timeout_seconds: float | None = None,
         log: Path | None = None,
+        error_log: Path | None = None,
     ) -> ExecResult:
         asked = Command(
             self,
@@ -98,9 +99,9 @@ class ScriptedSandbox(Sandbox):
             result = await result
         if isinstance(result, Exception):
             raise result
-        if log is not None and result.output:
-            with log.open("ab") as file:
-                file.write(result.output.encode())
+        for path, text in _logged(result, log, error_log):
+            with path.open("ab") as file:
+                file.write(text.encode())
         return result
 
     async def spawn(self, command: str | Sequence[str], **options: Any) -> Process:
@@ -164,6 +165,17 @@ class ScriptedSandbox(Sandbox):
 
     def how_to_enter(self) -> str:
         return f"enter {self.id}"
+
+
+def _logged(
+    result: ExecResult, log: Path | None, error_log: Path | None
+) -> Iterator[tuple[Path, str]]:
+    if log is None or not result.output:
+        return
+    if error_log is None:
+        yield log, result.output
+    else:
+        yield from ((log, result.stdout), (error_log, result.stderr))
 
 
 def _content(upload: Upload) -> Mapping[str, bytes]:

@@ -7,8 +7,28 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from pytest_harbor.sandboxes.api import Sandbox, User
-from pytest_harbor.tasks.folder.plan_types import TurnPlan
+from pytest_harbor.errors import AgentError, Problem
+from pytest_harbor.sandboxes.api import InstallScript, Sandbox, User
+from pytest_harbor.tasks.folder.plan_types import McpTransport, TurnPlan
+
+
+@dataclass(frozen=True)
+class McpServer:
+    """An MCP server for the agent, every template resolved (spec 3.8).
+
+    ``localhost`` in ``url`` is the sandbox's own: what listens on the host is not there
+    in a container.
+    """
+
+    name: str
+    transport: McpTransport
+    url: str | None = None
+    """Of ``sse`` and ``streamable-http``."""
+    command: str | None = None
+    """Of ``stdio``; run inside the sandbox."""
+    args: tuple[str, ...] = ()
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """May hold secrets."""
 
 
 @dataclass(frozen=True)
@@ -23,6 +43,29 @@ class AgentResult:
     input_tokens: int | None = None
     output_tokens: int | None = None
     cost_usd: float | None = None
+    failure: AgentError | None = None
+    """How it failed, for an agent that has something to show all the same."""
+    warnings: tuple[str, ...] = ()
+    """What a person should hear of."""
+
+
+@dataclass(frozen=True)
+class AgentNeeds:
+    """What an agent needs for an episode, known before anything starts."""
+
+    install: InstallScript | None = None
+    """What its sandbox must have beside the image."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Becomes ``AgentTurn.env``."""
+    secrets: tuple[str, ...] = ()
+    """Values that are masked wherever text leaves the engine."""
+    user: User | None = None
+    """Whom it runs as where the task names nobody."""
+    missing_keys: tuple[Problem, ...] = ()
+    """Variables of the host that are not set: the episode is refused."""
+    problems: tuple[Problem, ...] = ()
+    """Other reasons to refuse it."""
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -46,11 +89,25 @@ class AgentTurn:
     env: Mapping[str, str] = field(default_factory=dict)
     plan: TurnPlan | None = None
     """The whole plan of the turn; the oracle reads its solution from here."""
+    continues: bool = False
+    """True: go on with the session of the turn before (spec 16)."""
+    mcp_servers: tuple[McpServer, ...] = ()
+    """The task's and the run's (spec 3.8); empty unless ``takes_mcp_servers``."""
+    skills_dir: str | None = None
+    """Folder in the sandbox with skills; ``None`` unless ``takes_skills``."""
 
 
 @runtime_checkable
 class Agent(Protocol):
-    """An agent. ``setup(sandbox)`` and ``close()`` are optional, sync or async."""
+    """An agent.
+
+    Optional, each sync or async: ``setup(sandbox)`` before the first turn of a try,
+    ``end_session(sandbox)`` when a session closes (after each turn's work, or once under
+    ``--harbor-turn-sessions continue``, spec 16), ``close()`` after the episode. Optional and
+    sync: ``needs(plan, environ) -> AgentNeeds`` before anything starts. Optional attributes:
+    ``can_continue``, ``takes_mcp_servers`` and ``takes_skills`` (default: False), and
+    ``slack_seconds``, what it may take beyond a turn's budget to say how it ended.
+    """
 
     name: str
 

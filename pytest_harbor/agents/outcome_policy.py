@@ -12,6 +12,10 @@ from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, cast, get_args
 
 from pytest_harbor.errors import (
+    AGENT_AUTH_ERROR,
+    AGENT_CONFIG_ERROR,
+    AGENT_RATE_LIMITED,
+    AGENT_REQUEST_FAILED,
     AGENT_RUN_ERROR,
     AGENT_SETUP_TIMEOUT,
     AGENT_TIMEOUT,
@@ -49,10 +53,10 @@ _CLASS_OF_KIND: Final[Mapping[str, FailureClass]] = {
     AGENT_TIMEOUT: "limit",
     # The agent never began: its time went to installing or reaching something.
     AGENT_SETUP_TIMEOUT: "transport",
-    "agent_auth_error": "authentication",
-    "agent_config_error": "configuration",
-    "agent_rate_limited": "rate_limit",
-    "agent_request_failed": "transport",
+    AGENT_AUTH_ERROR: "authentication",
+    AGENT_CONFIG_ERROR: "configuration",
+    AGENT_RATE_LIMITED: "rate_limit",
+    AGENT_REQUEST_FAILED: "transport",
     "agent_token_limit": "limit",
     "agent_turn_limit": "limit",
 }

@@ -136,6 +136,21 @@ async def set_up_agent(agent: Agent, sandbox: Sandbox, logs: Path) -> None:
         await _call(setup, sandbox, None, logs=logs)
 
 
+async def end_session(agent: Agent, sandbox: Sandbox, logs: Path) -> str | None:
+    """Call the optional ``end_session(sandbox)``; returns what went wrong.
+
+    It fails nothing: the work is done. Raises SandboxError: infrastructure failed.
+    """
+    end = getattr(agent, "end_session", None)
+    if not callable(end):
+        return None
+    try:
+        await _call(end, sandbox, None, logs=logs)
+    except AgentError as error:
+        return f"ending the agent's session failed: {error}"
+    return None
+
+
 async def close_agent(agent: Agent) -> str | None:
     """Call the optional ``close()``; returns what went wrong, which fails nothing."""
     close = getattr(agent, "close", None)

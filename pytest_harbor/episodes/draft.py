@@ -27,6 +27,8 @@ class TurnDraft:
     plan: TurnPlan
     report: Reporter
     logs: Path
+    keeps_session: bool = False
+    """True when the session, and so the trajectory, is the whole episode's (spec 16)."""
     phase: Phase = "prepare"
     durations: dict[str, float] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
@@ -37,6 +39,11 @@ class TurnDraft:
     failed_phase: Phase | None = None
     verifier_mode: VerifierMode | None = None
     verification: Verification = _NO_VERIFICATION
+
+    @property
+    def transcript(self) -> Path:
+        """Where the turn's transcript is kept on the host."""
+        return self.logs / "agent" / "trajectory.json"
 
     @contextmanager
     def during(self, phase: Phase) -> Iterator[None]:
@@ -104,10 +111,16 @@ class TurnDraft:
             durations=dict(self.durations),
             logs=self.logs,
             response=_masked(masker, self.agent.text),
+            trajectory=self._trajectory(),
             input_tokens=self.agent.input_tokens,
             output_tokens=self.agent.output_tokens,
             cost_usd=self.agent.cost_usd,
         )
+
+    def _trajectory(self) -> Path | None:
+        if self.keeps_session or self.agent.trajectory is None:
+            return None
+        return self.transcript if self.transcript.is_file() else None
 
 
 def _masked(masker: Masker, text: str | None) -> str | None:

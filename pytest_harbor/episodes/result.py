@@ -56,9 +56,17 @@ class TurnResult:
     logs: Path | None = None
     """The turn's folder on the host: ``agent/`` and ``verifier/``."""
     response: str | None = None
+    trajectory: Path | None = None
+    """The turn's transcript on the host; ``None`` under ``turn_sessions: continue``,
+    where the episode has one (spec 16)."""
     input_tokens: int | None = None
     output_tokens: int | None = None
     cost_usd: float | None = None
+
+    @property
+    def ran_agent(self) -> bool:
+        """True when the turn got as far as running its agent."""
+        return "agent" in self.durations
 
     @property
     def seconds(self) -> float:
@@ -134,6 +142,9 @@ class EpisodeResult:
     durations: Mapping[str, float] = field(default_factory=dict)
     """Seconds: seed, each phase summed over turns, cleanup."""
     logs: Path | None = None
+    trajectory: Path | None = None
+    """The transcript of the episode's session on the host; ``None`` when it had more
+    than one, whose turns have theirs (spec 16)."""
     is_multi_step: bool = False
     validated: bool | None = None
     """Oracle only: every step had a ``solve.sh`` (spec 13)."""
@@ -149,7 +160,7 @@ class EpisodeResult:
     @property
     def response(self) -> str | None:
         """Final message of the latest turn that got as far as running its agent."""
-        ran = [turn for turn in self.turns if "agent" in turn.durations]
+        ran = [turn for turn in self.turns if turn.ran_agent]
         return ran[-1].response if ran else None
 
     @property

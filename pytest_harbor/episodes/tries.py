@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import shutil
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from pytest_harbor.agents.oracle import has_whole_solution
 from pytest_harbor.episodes.result import (
@@ -48,6 +50,8 @@ class Try:
     cleanup_seconds: float = 0.0
     kept: tuple[str, ...] = ()
     warnings: list[str] = field(default_factory=list)
+    trajectories: list[Mapping[str, Any]] = field(default_factory=list)
+    """Of the turns that have one, in order."""
 
     def end(
         self, status: EpisodeStatus, kind: str, reason: str, phase: Phase | None
@@ -87,8 +91,29 @@ def set_aside(attempt: FailedAttempt, logs: Path) -> FailedAttempt:
         return attempt
     shutil.rmtree(aside, ignore_errors=True)
     turns.rename(aside)
-    moved = [replace(turn, logs=aside / turn.name) for turn in attempt.turns]
-    return replace(attempt, turns=tuple(moved))
+    return replace(
+        attempt, turns=tuple(_moved(turn, turns, aside) for turn in attempt.turns)
+    )
+
+
+def _moved(turn: TurnResult, source: Path, target: Path) -> TurnResult:
+    paths: dict[str, Any] = {"logs": target / turn.name}
+    if turn.trajectory is not None:
+        paths["trajectory"] = target / turn.trajectory.relative_to(source)
+    return replace(turn, **paths)
+
+
+def joined_trajectory(turns: Sequence[Mapping[str, Any]]) -> str | None:
+    """One document of all turns of a session; ``None`` when no turn has one.
+
+    Raises:
+        TrajectoryError: a turn's is no trajectory in ATIF.
+    """
+    if not turns:
+        return None
+    from pytest_harbor.agents.trajectory import join_trajectories, read_trajectory
+
+    return join_trajectories([read_trajectory(turn) for turn in turns]).to_text()
 
 
 def result_of(this: Try, plan: EpisodePlan, *, masker: Masker) -> EpisodeResult:

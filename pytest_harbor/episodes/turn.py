@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -16,7 +16,7 @@ import anyio.to_thread
 from pytest_harbor.agents import oracle
 from pytest_harbor.agents.api import Agent, AgentTurn
 from pytest_harbor.agents.outcome_policy import Action
-from pytest_harbor.agents.python_agent import run_agent, set_up_agent
+from pytest_harbor.agents.python_agent import end_session, run_agent, set_up_agent
 from pytest_harbor.episodes.draft import TurnDraft
 from pytest_harbor.episodes.gates import gate_met
 from pytest_harbor.episodes.prepare import (
@@ -78,6 +78,8 @@ class Stage:
     """The sandbox's own default user."""
     user_in_place: User | None
     agent_is_set_up: bool = False
+    session_is_open: bool = False
+    """True from an agent's start until its session closes (spec 16)."""
     grading_files_left: bool = False
     """True after a turn that verified in the agent's sandbox (spec 12.1)."""
     transcript_left: bool = True
@@ -93,7 +95,7 @@ class Stage:
         shutil.rmtree(logs, ignore_errors=True)
         (logs / "agent").mkdir(parents=True)
         (logs / "verifier").mkdir()
-        return TurnDraft(turn, self.report, logs)
+        return TurnDraft(turn, self.report, logs, self.plan.keeps_session)
 
     def is_last(self, turn: TurnPlan) -> bool:
         """True when no turn is declared after this one."""
@@ -128,8 +130,11 @@ async def _run_phases(stage: Stage, draft: TurnDraft) -> TurnResult:
 
     with draft.during("agent"):
         action = await _run_agent(stage, draft, user)
+        if not stage.plan.keeps_session or stage.is_last(draft.plan):
+            await close_session(stage, draft.logs / "agent", draft.warn)
     if action != "verify":
         await _save_agent_logs(stage.sandbox, draft)
+        _keep_transcript(draft)
         if action == "count_as_zero":
             return draft.result("counted_as_zero", reward=0.0)
         stage.policy_says_retry = action == "retry"
@@ -143,7 +148,10 @@ async def _run_phases(stage: Stage, draft: TurnDraft) -> TurnResult:
 
 
 def _agent_user(stage: Stage, turn: TurnPlan) -> User | None:
-    return stage.image_user if turn.agent_user is None else turn.agent_user
+    for user in (turn.agent_user, stage.seed.agent_user):
+        if user is not None:
+            return user
+    return stage.image_user
 
 
 async def _prepare(stage: Stage, draft: TurnDraft, user: User | None) -> None:
@@ -186,24 +194,48 @@ async def _run_agent(stage: Stage, draft: TurnDraft, user: User | None) -> Actio
         user=user,
         budget_seconds=budget,
         logs=logs,
-        env=stage.seed.solution_env,
+        env=stage.seed.agent_env,
         plan=turn,
+        continues=stage.session_is_open,
+        mcp_servers=stage.seed.mcp_servers,
+        skills_dir=stage.seed.skills_dir,
     )
     failure: AgentError | None = None
-    limit = None if budget is None else budget + BUDGET_SLACK_SECONDS
+    slack = getattr(stage.agent, "slack_seconds", BUDGET_SLACK_SECONDS)
+    limit = None if budget is None else budget + slack
     try:
         await _set_up_agent(stage, logs)
+        stage.session_is_open = True
         with anyio.move_on_after(limit) as scope:
             draft.agent = await run_agent(stage.agent, agent_turn)
+            failure = draft.agent.failure
         if scope.cancelled_caught:
             failure = AgentError(
                 f"the agent ran out of its {budget:g} s", AGENT_TIMEOUT
             )
     except AgentError as error:
         failure = error
+    for warning in draft.agent.warnings:
+        draft.warn(warning)
     if failure is None:
         return "verify"
     return _judge_failure(stage, draft, failure)
+
+
+async def close_session(
+    stage: Stage, logs: Path, warn: Callable[[str], object]
+) -> None:
+    """Close the agent's session, if one is open (spec 16). Raises SandboxError."""
+    if not stage.session_is_open:
+        return
+    stage.session_is_open = False
+    limit = stage.plan.agent_setup_timeout_seconds
+    with anyio.move_on_after(limit) as scope:
+        problem = await end_session(stage.agent, stage.sandbox, logs)
+    if scope.cancelled_caught:
+        problem = f"ending the agent's session ran out of its {limit:g} s"
+    if problem:
+        warn(problem)
 
 
 async def _set_up_agent(stage: Stage, logs: Path) -> None:
@@ -329,9 +361,10 @@ def _keep_transcript(draft: TurnDraft) -> None:
     place in the agent's sandbox may be an earlier turn's.
     """
     trajectory = draft.agent.trajectory
-    path = draft.logs / "agent" / "trajectory.json"
+    path = draft.transcript
     is_there = os.path.lexists(path)
-    if trajectory is None or (draft.plan.verifier.mode == "shared" and is_there):
+    was_verified = draft.verifier_mode == "shared"
+    if trajectory is None or (was_verified and is_there):
         return
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)

@@ -16,6 +16,8 @@ Rules for all methods:
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -47,6 +49,49 @@ class Limits:
     storage_mib: int | None = None
 
 
+INSTALL_FOLDER = "/opt/harbor-agents"
+"""Folder in the sandbox below which installed software lies."""
+
+
+@dataclass(frozen=True)
+class InstallScript:
+    """Software that a sandbox has beside its image's; made once, then cached.
+
+    ``script`` is run by Bash as root with public network, whatever network the sandbox
+    itself gets, and never sees the sandbox's ``env`` or files. What it leaves in
+    :attr:`prefix` is there in each sandbox that asks for the same script; what it does to the
+    rest of the file system stays in a container, and is lost in a local sandbox.
+    """
+
+    name: str
+    """Letters, digits, ``.``, ``_``, ``-``; names the folder."""
+    script: str
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Variables of the script, beside ``AGENT_PREFIX``. No secrets: they are written down."""
+    timeout_seconds: float = 900.0
+
+    @property
+    def prefix(self) -> str:
+        """The folder that is kept."""
+        return f"{INSTALL_FOLDER}/{self.name}"
+
+    @property
+    def variables(self) -> Mapping[str, str]:
+        """All variables of the script."""
+        return {**self.env, "AGENT_PREFIX": self.prefix}
+
+    def digest(self, place: str) -> str:
+        """What tells this installation in ``place`` (an image, a machine) from others."""
+        parts = [
+            place,
+            self.name,
+            self.script,
+            *itertools.chain(*sorted(self.env.items())),
+        ]
+        text = "\0".join(parts)
+        return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:32]
+
+
 @dataclass(frozen=True)
 class EnvironmentSpec:
     """What a sandbox is made of, every template resolved.
@@ -74,6 +119,8 @@ class EnvironmentSpec:
     start_timeout_seconds: float = 600.0
     """Bound for building or pulling the image and, again, for the start."""
     force_build: bool = False
+    install: InstallScript | None = None
+    """The agent's software; a verifier's own sandbox has none."""
 
 
 @dataclass(frozen=True)
@@ -218,12 +265,14 @@ class Sandbox(ABC):
         stdin: bytes | None = None,
         timeout_seconds: float | None = None,
         log: Path | None = None,
+        error_log: Path | None = None,
     ) -> ExecResult:
         """Run a command to its end.
 
         A string is run by ``sh -c``, a list as it is. ``user`` and ``cwd`` default
         to the sandbox's, ``env`` is laid over the sandbox's own. ``log`` receives every
-        byte of both streams as they come (appended). After ``timeout_seconds`` the whole
+        byte of both streams as they come (appended); with ``error_log`` beside it, those
+        of standard error go there instead. After ``timeout_seconds`` the whole
         tree of this command is killed, double forks and new sessions too, and nothing of
         earlier commands; output so far is kept. A process left in the background that
         holds the streams does not delay the result.
@@ -363,6 +412,7 @@ class Provider(ABC):
             SandboxUnavailable: this kind of sandbox is not there.
             SandboxStartFailed: image or sandbox did not come up; the text has the
                 last lines of the log.
+            InstallFailed: ``spec.install`` did not come to its end, likewise.
             UnsupportedByProvider: as :meth:`check`.
         """
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import json
 import os
 import tempfile
 from collections.abc import Iterable, Mapping
@@ -92,11 +93,13 @@ class CappedOutput:
 class Masker:
     """Replaces secret values wherever text leaves the engine (spec 3.11).
 
-    Longer values go first, so that one that contains another is masked whole.
+    Longer values go first, so that one that contains another is masked whole. A value is
+    known as JSON writes it, too.
     """
 
     def __init__(self, secrets: Iterable[str]) -> None:
         usable = {secret for secret in secrets if len(secret) >= SHORTEST_SECRET}
+        usable |= {json.dumps(secret)[1:-1] for secret in usable}
         self._secrets = tuple(sorted(usable, key=lambda value: (-len(value), value)))
 
     def __bool__(self) -> bool:

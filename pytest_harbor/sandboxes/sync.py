@@ -82,6 +82,7 @@ class SyncSandbox:
         stdin: bytes | None = None,
         timeout_seconds: float | None = None,
         log: Path | None = None,
+        error_log: Path | None = None,
     ) -> ExecResult:
         """Run a command to its end, as ``Sandbox.exec``."""
         result: ExecResult = self._run(
@@ -93,6 +94,7 @@ class SyncSandbox:
             stdin=stdin,
             timeout_seconds=timeout_seconds,
             log=log,
+            error_log=error_log,
         )
         return result
 

@@ -316,6 +316,15 @@ async def both_streams_reach_the_log(t: Context) -> None:
 
 
 @shared
+async def standard_error_has_a_log_of_its_own(t: Context) -> None:
+    log, errors = t.tmp_path / "log", t.tmp_path / "errors"
+    script = "echo out; echo err >&2; echo more"
+    result = await t.sandbox.exec(script, log=log, error_log=errors)
+    assert (log.read_text(), errors.read_text()) == ("out\nmore\n", "err\n")
+    assert (result.stdout, result.stderr) == ("out\nmore\n", "err\n")
+
+
+@shared
 async def big_output_is_capped_in_memory_and_whole_in_the_log(t: Context) -> None:
     log = t.tmp_path / "log"
     script = "echo first; head -c 10000000 /dev/zero | tr '\\0' x; echo; echo last"

@@ -24,29 +24,26 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
-from pytest_harbor.agents.api import AgentResult
+from pytest_harbor.agents.api import AgentResult, McpServer
 from pytest_harbor.errors import AgentError
 from pytest_harbor.sandboxes.api import User
 
 DEFAULT_INSTALL_TIMEOUT_SECONDS: Final = 900.0
 
+__all__ = [
+    "AgentDeclaration",
+    "CommandRun",
+    "FailureClassifier",
+    "InstructionBy",
+    "McpServer",
+    "McpWriter",
+    "PlacedFile",
+    "SessionFinder",
+    "TrajectoryParser",
+    "UnsupportedServer",
+]
+
 InstructionBy: TypeAlias = Literal["file", "stdin"]
-McpTransport: TypeAlias = Literal["stdio", "sse", "streamable-http"]
-
-
-@dataclass(frozen=True)
-class McpServer:
-    """An MCP server for the agent, every template resolved (spec 3.8)."""
-
-    name: str
-    transport: McpTransport
-    url: str | None = None
-    """Of ``sse`` and ``streamable-http``."""
-    command: str | None = None
-    """Of ``stdio``; run inside the sandbox."""
-    args: tuple[str, ...] = ()
-    headers: Mapping[str, str] = field(default_factory=dict)
-    """May hold secrets."""
 
 
 @dataclass(frozen=True)

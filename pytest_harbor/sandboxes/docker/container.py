@@ -97,10 +97,11 @@ class DockerSandbox(Sandbox):
         stdin: bytes | None = None,
         timeout_seconds: float | None = None,
         log: Path | None = None,
+        error_log: Path | None = None,
     ) -> ExecResult:
         call = await self._call(command, user, cwd, env, stdin)
         begun = time.monotonic()
-        with contextlib.closing(_Output(call, log)) as output:
+        with contextlib.closing(_Output(call, log, error_log)) as output:
             try:
                 ended = await execs.run(
                     self._engine,
@@ -406,20 +407,24 @@ def _how_it_died(state: Mapping[str, Any]) -> Iterator[str]:
 
 
 class _Output:
-    """Both streams of one command, their log file, and the parser that fills them."""
+    """Both streams of one command, their log files, and the parser that fills them."""
 
-    def __init__(self, call: execs.ExecCall, log: Path | None) -> None:
-        self._file: BinaryIO | None = None
-        if log is not None:
-            log.parent.mkdir(parents=True, exist_ok=True)
-            self._file = log.open("ab")
-        self.stdout = CappedOutput(log=self._file)
-        self.stderr = CappedOutput(log=self._file)
+    def __init__(
+        self, call: execs.ExecCall, log: Path | None, error_log: Path | None = None
+    ) -> None:
+        self._files: list[BinaryIO] = []
+        for path in (log, error_log):
+            if path is not None:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                self._files.append(path.open("ab"))
+        logs: list[BinaryIO | None] = [*self._files] or [None]
+        self.stdout = CappedOutput(log=logs[0])
+        self.stderr = CappedOutput(log=logs[-1])
         self.stream = ExecStream(call.token, self.stdout.write, self.stderr.write)
 
     def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
+        for file in self._files:
+            file.close()
 
     def text(self) -> str:
         return self.stdout.text() + self.stderr.text()

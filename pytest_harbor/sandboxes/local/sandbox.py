@@ -128,6 +128,7 @@ class LocalSandbox(Sandbox):
         stdin: bytes | None = None,
         timeout_seconds: float | None = None,
         log: Path | None = None,
+        error_log: Path | None = None,
     ) -> ExecResult:
         process = self._launch(
             command,
@@ -136,7 +137,7 @@ class LocalSandbox(Sandbox):
             env=env,
             stdin=stdin,
             timeout_seconds=timeout_seconds,
-            log=log,
+            logs=_paths(log, error_log),
         )
         limit = None if timeout_seconds is None else timeout_seconds + _KILL_SECONDS
         try:
@@ -165,7 +166,12 @@ class LocalSandbox(Sandbox):
         log: Path | None = None,
     ) -> Process:
         process = self._launch(
-            command, user=user, cwd=cwd, env=env, log=log, announce=True
+            command,
+            user=user,
+            cwd=cwd,
+            env=env,
+            logs=_paths(log),
+            announce=True,
         )
         try:
             await process.started()
@@ -182,7 +188,7 @@ class LocalSandbox(Sandbox):
         user: User | None,
         cwd: str | None,
         env: Mapping[str, str] | None,
-        log: Path | None,
+        logs: Sequence[Path],
         stdin: bytes | None = None,
         timeout_seconds: float | None = None,
         announce: bool = False,
@@ -201,7 +207,7 @@ class LocalSandbox(Sandbox):
         }
         with contextlib.ExitStack() as stack:
             descriptors = [stack.enter_context(_stdin(stdin)).fileno()]
-            if log is not None:
+            for log in logs:
                 log.parent.mkdir(parents=True, exist_ok=True)
                 descriptors.append(stack.enter_context(log.open("ab")).fileno())
             return LocalProcess(self._broker, self._request(message, descriptors))
@@ -336,6 +342,10 @@ def _refuse(message: wire.Message | None, broker: BrokerClient) -> wire.Message:
     if "refused" in message:
         raise UnsupportedByProvider(f"local sandbox: {message['refused']}")
     return message
+
+
+def _paths(*logs: Path | None) -> list[Path]:
+    return [log for log in logs if log is not None]
 
 
 def _stdin(content: bytes | None) -> IO[bytes]:

@@ -15,6 +15,7 @@ from pytest_harbor.settings import Settings
 from pytest_harbor.tasks.folder.artifacts import artifact_plans
 from pytest_harbor.tasks.folder.deadline import episode_deadline
 from pytest_harbor.tasks.folder.digest import folder_digest, task_digest
+from pytest_harbor.tasks.folder.mcp import mcp_server_plans
 from pytest_harbor.tasks.folder.model import (
     DEFAULT_VERIFIER_TIMEOUT_SEC,
     CollectHookConfig,
@@ -82,25 +83,17 @@ def plan_episode(
         healthcheck=_health_check(environment.healthcheck),
         solution_env=task.config.solution.env,
         task_data=task.task_data,
+        mcp_servers=mcp_server_plans(
+            environment.mcp_servers, "[[environment.mcp_servers]]"
+        ),
+        skills_dir=environment.skills_dir or None,
         retries=settings.retries,
         turn_sessions=settings.turn_sessions,
         agent_outcome_policy=settings.agent_outcome_policy,
         agent_setup_timeout_seconds=settings.agent_setup_timeout_s,
         force_build=settings.force_build,
-        warnings=(*task.warnings, *deadline.warnings, *_not_given(environment)),
+        warnings=(*task.warnings, *deadline.warnings),
         refusals=plan_refusals(task, settings, turns, agent=agent),
-    )
-
-
-def _not_given(environment: EnvironmentConfig) -> tuple[str, ...]:
-    keys = {
-        "[[environment.mcp_servers]]": bool(environment.mcp_servers),
-        "[environment].skills_dir": bool(environment.skills_dir),
-    }
-    return tuple(
-        f"task.toml: {key}: agents are not told about it yet"
-        for key, is_set in keys.items()
-        if is_set
     )
 
 

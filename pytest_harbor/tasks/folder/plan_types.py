@@ -17,6 +17,7 @@ from pytest_harbor.errors import Problem
 VerifierMode: TypeAlias = Literal["shared", "separate"]
 Origin: TypeAlias = Literal["convention", "task", "step"]
 RewardStrategy: TypeAlias = Literal["mean", "final"]
+McpTransport: TypeAlias = Literal["stdio", "sse", "streamable-http"]
 User: TypeAlias = str | int
 
 
@@ -140,6 +141,22 @@ class TurnPlan:
 
 
 @dataclass(frozen=True)
+class McpServerPlan:
+    """An MCP server for the agent (spec 3.8). Header templates are unresolved."""
+
+    name: str
+    transport: McpTransport
+    url: str | None = None
+    """Of ``sse`` and ``streamable-http``."""
+    command: str | None = None
+    """Of ``stdio``; run inside the sandbox."""
+    args: tuple[str, ...] = ()
+    headers: Mapping[str, str] = field(default_factory=dict)
+    table: str = "[[environment.mcp_servers]]"
+    """Where it was declared, for messages."""
+
+
+@dataclass(frozen=True)
 class EpisodePlan:
     """One attempt of one agent at one task, ready to run."""
 
@@ -162,6 +179,10 @@ class EpisodePlan:
     healthcheck: HealthCheckPlan | None = None
     solution_env: Mapping[str, str] = field(default_factory=dict)
     task_data: Mapping[str, object] | None = None
+    mcp_servers: tuple[McpServerPlan, ...] = ()
+    """For the agent: the task's, then the run's, each name once (spec 3.8)."""
+    skills_dir: str | None = None
+    """Folder in the sandbox whose content becomes skills of the agent."""
     retries: int = 1
     """New episodes after an outage (``--harbor-retries``)."""
     turn_sessions: Literal["fresh", "continue"] = "fresh"
@@ -183,6 +204,11 @@ class EpisodePlan:
             and turn.verifier.environment.needs_container
             for turn in self.turns
         )
+
+    @property
+    def keeps_session(self) -> bool:
+        """True when one agent session serves all turns (spec 16)."""
+        return self.turn_sessions == "continue" and self.is_multi_step
 
     @property
     def episode_id(self) -> str:

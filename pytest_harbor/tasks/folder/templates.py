@@ -10,6 +10,8 @@ TEMPLATE = re.compile(
     r"\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>.*))?\}", re.DOTALL
 )
 
+INSIDE = re.compile(r"\$\{[A-Za-z_][A-Za-z0-9_]*(?::-[^}]*)?\}")
+
 
 @dataclass(frozen=True)
 class Resolved:
@@ -22,6 +24,28 @@ class Resolved:
     values: dict[str, str]
     secrets: tuple[str, ...] = ()
     missing: tuple[tuple[str, str], ...] = ()
+
+
+def resolve_inside(
+    headers: Mapping[str, str], table: str, environ: Mapping[str, str]
+) -> Resolved:
+    """As :func:`resolve`, but templates anywhere in a value are replaced.
+
+    For HTTP headers of MCP servers (``Bearer ${TOKEN}``, spec 3.11).
+    """
+    values: dict[str, str] = {}
+    secrets: list[str] = []
+    missing: list[tuple[str, str]] = []
+
+    def replace(match: re.Match[str]) -> str:
+        one = resolve({"value": match[0]}, table, environ)
+        secrets.extend(one.secrets)
+        missing.extend(one.missing)
+        return one.values.get("value", "")
+
+    for name, text in headers.items():
+        values[name] = INSIDE.sub(replace, text)
+    return Resolved(values, tuple(secrets), tuple(dict.fromkeys(missing)))
 
 
 def resolve(env: Mapping[str, str], table: str, environ: Mapping[str, str]) -> Resolved:

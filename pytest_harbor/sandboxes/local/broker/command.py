@@ -20,7 +20,7 @@ import subprocess
 import termios
 import time
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import BinaryIO, NoReturn
 
 from pytest_harbor.sandboxes.local.broker import joined, kernel, processes, wire
 from pytest_harbor.sandboxes.output import CappedOutput
@@ -60,21 +60,26 @@ class Command:
 
 
 class Output:
-    """Both streams of a command: kept in part, and written to the log as they come.
+    """Both streams of a command: kept in part, and written to a log as they come.
 
-    The command only gets pipes: no descriptor of a host file enters the sandbox.
+    The command only gets pipes: no descriptor of a host file enters the sandbox. ``logs``
+    are one for both streams, one for each, or none.
     """
 
-    def __init__(self, log: int | None) -> None:
-        self._log = None if log is None else os.fdopen(log, "ab")
+    def __init__(self, logs: list[int]) -> None:
+        files = [os.fdopen(log, "ab") for log in logs]
+        self._logs: dict[int, BinaryIO] = {}
         self.streams: dict[int, CappedOutput] = {}
         self.writers: list[int] = []
-        for _ in range(2):
+        for number in range(2):
             reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
             os.set_blocking(writer, True)
             # Other users than ours may open /dev/stdout again.
             os.fchmod(writer, 0o666)
-            self.streams[reader] = CappedOutput(log=self._log)
+            log = files[min(number, len(files) - 1)] if files else None
+            if log is not None:
+                self._logs[reader] = log
+            self.streams[reader] = CappedOutput(log=log)
             self.writers.append(writer)
 
     def read(self, descriptor: int) -> bool:
@@ -85,11 +90,11 @@ class Output:
             return True
         try:
             self.streams[descriptor].write(data)
-            if self._log is not None:
-                self._log.flush()
+            if descriptor in self._logs:
+                self._logs[descriptor].flush()
         except OSError as error:
             os.write(2, f"cannot write the log: {error.strerror}\n".encode())
-            self._log = None
+            self._logs.pop(descriptor, None)
         return bool(data)
 
     def drain(self) -> None:
@@ -137,10 +142,10 @@ class Watcher:
     def run(self, command: Command, descriptors: list[int]) -> wire.Message:
         """Start and wait; returns the reply. This process has joined the sandbox.
 
-        ``descriptors`` are standard input and, if there is one, the log.
+        ``descriptors`` are standard input and the logs, if there are any.
         """
-        stdin, *log = descriptors
-        output = Output(log[0] if log else None)
+        stdin, *logs = descriptors
+        output = Output(logs)
         try:
             account = joined.find_account(command.user)
         except joined.NoSuchUser as error:
