@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import ConfigDict, Strict, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Strict,
+    Tag,
+    model_validator,
+)
 
 from pytest_harbor.tasks.steps.values import Id, Number, Record, refused
 
@@ -19,24 +28,34 @@ OTHER_FORMATS = (
 )
 
 
+def _share(value: float) -> float:
+    if not 0 <= value <= 1:
+        raise refused(f"must be a number from 0 to 1, not {value:g}")
+    return value
+
+
+def _raw_score(value: object) -> object:
+    return value.get("value") if isinstance(value, Mapping) else value
+
+
+Share: TypeAlias = Annotated[Number, AfterValidator(_share)]
+ScaleEnd: TypeAlias = Annotated[Number, BeforeValidator(_raw_score)]
+
+
 class Outcome(Record):
-    """One of a criterion's labelled scores."""
+    """One of a criterion's scores; a number is short for ``{"score": <number>}``."""
 
     model_config = ConfigDict(extra="allow")
 
-    score: Number
+    score: Share
     """What this outcome scores, from 0 to 1."""
     label: str | None = None
     """Its name for the judge."""
 
-
-class ScaleEnd(Record):
-    """One end of a scale in its long form, with what it means."""
-
-    model_config = ConfigDict(extra="allow")
-
-    value: Number
-    """The raw score at this end."""
+    @model_validator(mode="before")
+    @classmethod
+    def _from_number(cls, value: object) -> object:
+        return {"score": value} if isinstance(value, (int, float)) else value
 
 
 class Scale(Record):
@@ -44,28 +63,27 @@ class Scale(Record):
 
     model_config = ConfigDict(extra="allow")
 
-    min: Number | ScaleEnd
-    """The worst raw score."""
-    max: Number | ScaleEnd
+    min: ScaleEnd
+    """The worst raw score; ``{"value": <number>}`` is read, too."""
+    max: ScaleEnd
     """The best raw score."""
-
-    @property
-    def lowest(self) -> float:
-        """The raw score that becomes 0."""
-        return self.min.value if isinstance(self.min, ScaleEnd) else self.min
-
-    @property
-    def highest(self) -> float:
-        """The raw score that becomes 1."""
-        return self.max.value if isinstance(self.max, ScaleEnd) else self.max
 
     @model_validator(mode="after")
     def _ordered(self) -> Scale:
-        if self.lowest >= self.highest:
-            raise refused(
-                f"min must be less than max, not {self.lowest:g} and {self.highest:g}"
-            )
+        if self.min >= self.max:
+            raise refused(f"min must be less than max, not {self.min} and {self.max}")
         return self
+
+
+def _form(value: object) -> str:
+    return "scale" if isinstance(value, Mapping | Scale) else "scores"
+
+
+Outcomes: TypeAlias = Annotated[
+    Annotated[Scale, Tag("scale")]
+    | Annotated[tuple[Outcome, ...], Strict(False), Tag("scores")],
+    Discriminator(_form),
+]
 
 
 class Criterion(Record):
@@ -79,7 +97,7 @@ class Criterion(Record):
     """What must hold."""
     weight: Number = 1
     """Share in a ``weighted_average``; negative for what must be absent."""
-    outcomes: Scale | Annotated[tuple[Outcome, ...], Strict(False)] | None = None
+    outcomes: Outcomes | None = None
     """``rubric_partial``: the scores to choose from; unset: any from 0 to 1."""
     pass_threshold: Number | None = None
     """``rubric_partial``: score from which the criterion is met, in the units of

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from pytest_harbor.tasks.steps.bundle import Bundle
-from pytest_harbor.tasks.steps.step import StepType
+from pytest_harbor.tasks.steps.step import Step
 from pytest_harbor.tasks.steps.task import StepTask
 
 
@@ -17,7 +17,7 @@ def load_step_task(
     strict: bool = False,
     seed: Mapping[str, Any] | None = None,
     overrides: Mapping[str, Any] | None = None,
-    step_types: Iterable[StepType] = (),
+    step_types: Mapping[str, type[Step]] | None = None,
     bundle: Bundle | None = None,
 ) -> StepTask:
     """Load and check one task file. Nothing is run.

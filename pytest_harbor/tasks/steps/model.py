@@ -15,7 +15,7 @@ from pydantic import Field, Strict
 from pytest_harbor.tasks.steps.criteria import Criterion, RubricFormat, ScoreAggregator
 from pytest_harbor.tasks.steps.prompt_parts import Parts
 from pytest_harbor.tasks.steps.sources import ArtifactRef, Url, urls_problem
-from pytest_harbor.tasks.steps.step import Fault, Name, NameKind, Step, StepType
+from pytest_harbor.tasks.steps.step import Fault, Name, NameKind, Step
 from pytest_harbor.tasks.steps.values import (
     Amount,
     Count,
@@ -542,14 +542,14 @@ def repeated(names: list[str]) -> list[str]:
     return [name for name, count in Counter(names).items() if count > 1]
 
 
-BUILTIN_STEP_TYPES: tuple[StepType, ...] = (
-    StepType("deploy_env", DeployEnv),
-    StepType("load_artifact", LoadArtifact),
-    StepType("deploy_agent", DeployAgent),
-    StepType("prompt_agent", PromptAgent),
-    StepType("rubrics_verifier", RubricsVerifier),
-    StepType("collect_artifacts", CollectArtifacts),
-    StepType("env_outcome_verifier", EnvOutcomeVerifier),
-    StepType("aggregate_verifiers", AggregateVerifiers),
-    StepType("teardown_sandboxes", TeardownSandboxes),
-)
+STEP_TYPES: Mapping[str, type[Step]] = {
+    "deploy_env": DeployEnv,
+    "load_artifact": LoadArtifact,
+    "deploy_agent": DeployAgent,
+    "prompt_agent": PromptAgent,
+    "rubrics_verifier": RubricsVerifier,
+    "collect_artifacts": CollectArtifacts,
+    "env_outcome_verifier": EnvOutcomeVerifier,
+    "aggregate_verifiers": AggregateVerifiers,
+    "teardown_sandboxes": TeardownSandboxes,
+}

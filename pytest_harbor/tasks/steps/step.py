@@ -103,11 +103,3 @@ class Step(Record):
                     f"{fault.field}: {fault.text}" if fault.field else fault.text
                 )
         return self
-
-
-@dataclass(frozen=True)
-class StepType:
-    """A step type by its name in task files, with the model of its fields."""
-
-    name: str
-    model: type[Step]

@@ -9,7 +9,7 @@ import math
 import re
 from typing import Annotated, Any, TypeAlias
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Strict
+from pydantic import AfterValidator, BaseModel, ConfigDict, PlainValidator, Strict
 from pydantic_core import PydanticCustomError
 
 from pytest_harbor.tasks.validation import refusal
@@ -38,10 +38,20 @@ def _id(value: str) -> str:
     return value
 
 
-def _positive(value: float) -> float:
-    if not (math.isfinite(value) and 0 < value <= MAX_NUMBER):
-        raise refused(f"must be a positive number, not {value:g}")
+def _number(value: object) -> int | float:
+    # An integer stays one: agents are told some of these as the file has them.
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise refused("must be a number")
+    if not math.isfinite(value) or abs(value) > MAX_NUMBER:
+        raise refused(f"must be a number from -{MAX_NUMBER} to {MAX_NUMBER}")
     return value
+
+
+def _positive(value: object) -> int | float:
+    number = _number(value)
+    if number <= 0:
+        raise refused(f"must be a positive number, not {number:g}")
+    return number
 
 
 def _count(value: int) -> int:
@@ -53,12 +63,6 @@ def _count(value: int) -> int:
 def _whole(value: int) -> int:
     if not 0 <= value <= MAX_NUMBER:
         raise refused(f"must be an integer of at least 0, not {value}")
-    return value
-
-
-def _finite(value: float) -> float:
-    if not math.isfinite(value):
-        raise refused("must be a finite number")
     return value
 
 
@@ -93,11 +97,14 @@ def _variables(value: dict[str, str]) -> dict[str, str]:
 
 
 Id: TypeAlias = Annotated[str, AfterValidator(_id)]
-# An integer stays one: agents are told these numbers as the file has them.
 SkillName: TypeAlias = Annotated[str, AfterValidator(_skill_name)]
-Seconds: TypeAlias = Annotated[int | float, AfterValidator(_positive)]
-Amount: TypeAlias = Annotated[int | float, AfterValidator(_positive)]
-Number: TypeAlias = Annotated[int | float, AfterValidator(_finite)]
+Number: TypeAlias = Annotated[
+    int | float, PlainValidator(_number, json_schema_input_type=float)
+]
+Amount: TypeAlias = Annotated[
+    int | float, PlainValidator(_positive, json_schema_input_type=float)
+]
+Seconds: TypeAlias = Amount
 Count: TypeAlias = Annotated[int, AfterValidator(_count)]
 WholeNumber: TypeAlias = Annotated[int, AfterValidator(_whole)]
 Version: TypeAlias = Annotated[int, AfterValidator(_count)]
