@@ -68,6 +68,16 @@ class Scale(Record):
     max: ScaleEnd
     """The best raw score."""
 
+    @property
+    def lowest(self) -> float:
+        """The raw score that becomes 0."""
+        return self.min
+
+    @property
+    def highest(self) -> float:
+        """The raw score that becomes 1."""
+        return self.max
+
     @model_validator(mode="after")
     def _ordered(self) -> Scale:
         if self.min >= self.max:
