@@ -7,7 +7,8 @@ The pytest layer resolves it from options, ini keys and defaults
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -57,6 +58,22 @@ class Settings:
     agent_outcome_policy: tuple[str, ...] = ()
     agent_setup_timeout_s: float = 360.0
     sandbox_start_timeout_s: float = 600.0
+    seed: Mapping[str, str] = field(default_factory=dict)
+    """Values of the placeholders in step tasks."""
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    """``user_overrides`` of step tasks."""
+    allow_tolerated: bool = False
+    judge_model: str | None = None
+    user_model: str | None = None
+    default_agent: str | None = None
+    """``a2a_agent_id`` of steps that name none."""
+    model_api_base: str | None = None
+    human_a2a_url: str | None = None
+    object_store: str | None = None
+    """A folder or an fsspec URL; ``None`` is the run folder."""
+    max_concurrent_steps: int | None = None
+    step_files: tuple[str, ...] = ()
+    """Patterns of step task files; empty means the usual places."""
 
     def __post_init__(self) -> None:
         for name in (
@@ -77,12 +94,16 @@ class Settings:
             raise SettingsError(f"attempts must be at least 1, not {self.attempts}")
         if self.retries < 0:
             raise SettingsError(f"retries must be at least 0, not {self.retries}")
+        if self.max_concurrent_steps is not None and self.max_concurrent_steps < 1:
+            raise SettingsError(
+                f"max_concurrent_steps must be at least 1, not {self.max_concurrent_steps}"
+            )
         if not self.agents:
             raise SettingsError("at least one agent is needed")
 
     def with_changes(self, **changes: Any) -> Settings:
         """A copy with some fields changed; unknown names are refused."""
-        known = {field.name for field in fields(self)}
+        known = {one.name for one in fields(self)}
         if unknown := sorted(set(changes) - known):
             raise SettingsError(f"unknown setting {unknown[0]!r}")
         return replace(self, **changes)

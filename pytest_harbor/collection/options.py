@@ -7,254 +7,182 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
+
+from pytest_harbor.collection.option import (
+    Option,
+    Parse,
+    integer,
+    lines,
+    names,
+    number,
+    one_of,
+    switch,
+    text,
+)
+from pytest_harbor.collection.step_options import STEP_OPTIONS
 
 if TYPE_CHECKING:
     from pytest_harbor.settings import Settings
 
 GROUP: Final = "harbor"
 DEFAULT_RESULTS: Final = ".pytest_harbor"
-_Parse: TypeAlias = Callable[[str], Any]
-
-
-def _text(value: str) -> str:
-    if not value.strip():
-        raise ValueError("a name")
-    return value.strip()
-
-
-def _number(value: str) -> float:
-    try:
-        return float(value)
-    except ValueError:
-        raise ValueError("a number") from None
-
-
-def _integer(value: str) -> int:
-    try:
-        return int(value)
-    except ValueError:
-        raise ValueError("a whole number") from None
-
-
-def _switch(value: str) -> bool:
-    lowered = value.strip().lower()
-    if lowered in {"1", "true", "yes", "on"}:
-        return True
-    if lowered in {"0", "false", "no", "off", ""}:
-        return False
-    raise ValueError("true or false")
-
-
-def _names(value: str) -> tuple[str, ...]:
-    names = [name.strip() for name in value.replace("\n", ",").split(",")]
-    names = [name for name in names if name]
-    if not names:
-        raise ValueError("NAME[,NAME]")
-    if len(set(names)) < len(names):
-        raise ValueError("each name once")
-    return tuple(names)
-
-
-def _lines(value: str) -> tuple[str, ...]:
-    return tuple(line.strip() for line in value.splitlines() if line.strip())
-
-
-def _one_of(*allowed: str) -> _Parse:
-    def parse(value: str) -> str:
-        if value not in allowed:
-            raise ValueError(" or ".join(allowed))
-        return value
-
-    return parse
-
-
-class Option(NamedTuple):
-    """One setting: ``--harbor-<name>`` (unless ``ini_only``) and ini ``harbor_<name>``.
-
-    ``parse`` turns text into the value; its ``ValueError`` says what was expected. A
-    named tuple, as a dataclass takes a millisecond of every pytest session to make.
-    """
-
-    name: str
-    parse: _Parse
-    help: str
-    metavar: str | None = None
-    field: str = ""
-    ini_only: bool = False
-
-    @property
-    def flag(self) -> str:
-        """As it is typed on the command line."""
-        return "--harbor-" + self.name
-
-    @property
-    def key(self) -> str:
-        """The ini key, and the attribute of ``config.option``."""
-        return "harbor_" + self.name.replace("-", "_")
-
-    @property
-    def setting(self) -> str:
-        """The field of :class:`Settings`."""
-        return self.field or self.name.replace("-", "_")
-
-
 OPTIONS: Final = (
     Option(
         "agent",
-        _names,
+        names,
         "agents that work on each task: oracle (the reference solution), nop, a "
         "registered name, or module:attr (default: oracle)",
         "NAME[,NAME]",
         field="agents",
     ),
-    Option("model", _text, "model passed to the agent", "NAME"),
+    Option("model", text, "model passed to the agent", "NAME"),
     Option(
         "sandbox",
-        _text,
+        text,
         "auto (Docker for a task that names an image, Dockerfile or Compose file, "
         "else local), local, docker, or a registered provider (default: auto)",
         "NAME",
     ),
     Option(
         "unavailable",
-        _one_of("error", "skip"),
+        one_of("error", "skip"),
         "what a task gets whose kind of sandbox is not there, such as no Docker "
         "daemon: error or skip (default: error)",
         "error|skip",
     ),
     Option(
         "min-reward",
-        _number,
+        number,
         "reward an episode must reach to pass, for tasks that name none of their own "
         "(default: 1.0)",
         "N",
     ),
     Option(
         "attempts",
-        _integer,
+        integer,
         "episodes per task and agent; the summary reports mean, pass@k and pass^k "
         "(default: 1)",
         "K",
     ),
     Option(
         "validate",
-        _switch,
+        switch,
         "check that tasks are sound: the oracle must reach the threshold and doing "
         "nothing must not",
     ),
     Option(
         "retries",
-        _integer,
+        integer,
         "new tries after an outage or a passed deadline, never after a score "
         "(default: 1)",
         "N",
     ),
     Option(
         "timeout-multiplier",
-        _number,
+        number,
         "scales the budgets of agents and verifiers (default: 1.0)",
         "X",
     ),
     Option(
         "turn-sessions",
-        _one_of("fresh", "continue"),
+        one_of("fresh", "continue"),
         "whether an agent starts each turn of a multi-step task anew (default: fresh)",
         "fresh|continue",
     ),
     Option(
         "prompt-template",
-        _text,
+        text,
         "file that wraps the first instruction; {instruction} stands for it",
         "FILE",
     ),
     Option(
         "results",
-        _text,
+        text,
         "folder of the run folders; its link 'latest' names the newest, the last 10 "
         "are kept (default: .pytest_harbor in the root directory)",
         "DIR",
     ),
     Option(
         "keep",
-        _one_of("never", "failed", "always"),
+        one_of("never", "failed", "always"),
         "leave sandboxes up after their episode and print how to enter them "
         "(default: never)",
         "never|failed|always",
     ),
-    Option("force-build", _switch, "build images anew, whatever is cached"),
+    Option("force-build", switch, "build images anew, whatever is cached"),
     Option(
         "strict",
-        _switch,
+        switch,
         "warnings about a task (unknown keys and the like) are errors",
     ),
-    Option("debug", _switch, "show tracebacks of pytest-harbor itself"),
+    Option("debug", switch, "show tracebacks of pytest-harbor itself"),
     Option(
         "reward-key",
-        _text,
+        text,
         "key of reward.json that counts where a task writes no 'reward'",
         ini_only=True,
     ),
     Option(
         "local-mode",
-        _one_of("auto", "namespace", "in-place"),
+        one_of("auto", "namespace", "in-place"),
         "how the local sandbox isolates: auto, namespace or in-place",
         ini_only=True,
     ),
     Option(
         "enforce-task-timeouts",
-        _switch,
+        switch,
         "the episode's deadline is computed from the task (default: true)",
         ini_only=True,
     ),
     Option(
         "default-episode-timeout-seconds",
-        _number,
+        number,
         "deadline where it is not computed from the task (default: 21600)",
         ini_only=True,
     ),
     Option(
         "step-setup-timeout-s",
-        _number,
+        number,
         "bound of a step's setup.sh, seconds (default: the turn's agent budget)",
         ini_only=True,
     ),
     Option(
         "verifier-grace-s",
-        _number,
+        number,
         "slack per verifier budget in the deadline, seconds (default: 60)",
         ini_only=True,
     ),
     Option(
         "separate-verifier-for-artifacts",
-        _switch,
+        switch,
         "turns with declared artifacts are verified in a sandbox of their own "
         "(default: false)",
         ini_only=True,
     ),
     Option(
         "agent-outcome-policy",
-        _lines,
+        lines,
         "what an agent's failure does, one rule a line such as 'status:429 = retry'; "
         "actions: verify, count_as_zero, retry, fail",
         ini_only=True,
     ),
     Option(
         "agent-setup-timeout-s",
-        _number,
+        number,
         "allowance for an agent's own set-up in the deadline, seconds (default: 360)",
         ini_only=True,
     ),
     Option(
         "sandbox-start-timeout-s",
-        _number,
+        number,
         "allowance for a sandbox start in the deadline, seconds (default: 600)",
         ini_only=True,
     ),
+    *STEP_OPTIONS,
 )
 
 JUNIT_STEPS: Final = "harbor_junit_steps"
@@ -268,7 +196,7 @@ def add_options(parser: pytest.Parser) -> None:
         parser.addini(option.key, twin + option.help, type="string", default=None)
         if option.ini_only:
             continue
-        if option.parse is _switch:
+        if option.parse is switch:
             group.addoption(
                 option.flag,
                 dest=option.key,
@@ -283,6 +211,7 @@ def add_options(parser: pytest.Parser) -> None:
                 metavar=option.metavar,
                 type=_for_argparse(option),
                 default=None,
+                action="append" if option.is_repeated else "store",
                 help=option.help.replace("%", "%%"),
             )
     parser.addini(
@@ -293,7 +222,7 @@ def add_options(parser: pytest.Parser) -> None:
     )
 
 
-def _for_argparse(option: Option) -> _Parse:
+def _for_argparse(option: Option) -> Parse:
     """Check on the command line already; the text itself travels to the workers."""
 
     def check(value: str) -> str:
@@ -354,6 +283,8 @@ def _given(
     """What the user wrote, where, and the folder that relative paths start from."""
     if not option.ini_only:
         value = config.getoption(option.key)
+        if isinstance(value, list):
+            value = "\n".join(value)
         if value is not None:
             return value, option.flag, config.invocation_params.dir
     text = config.getini(option.key)

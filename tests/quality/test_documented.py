@@ -54,7 +54,7 @@ def test_options(parser):
 
 def test_ini_keys(parser):
     keys = registered_ini_keys(parser)
-    assert words("options.md", r"`(harbor_[a-z_]+)`") == keys
+    assert words("options.md", r"`(harbor_[a-z0-9_]+)`") == keys
 
 
 def test_every_option_has_an_ini_twin(parser):
@@ -65,7 +65,7 @@ def test_every_option_has_an_ini_twin(parser):
 @pytest.mark.parametrize("page", sorted(p.name for p in DOCS.glob("*.md")))
 def test_pages_name_only_what_exists(parser, page):
     assert words(page, OPTION) <= registered_options(parser)
-    keys = words(page, r"(?<![a-z_])(harbor_[a-z_]+)") - FIXTURES
+    keys = words(page, r"(?<![a-z_])(harbor_[a-z0-9_]+)") - FIXTURES
     assert keys <= registered_ini_keys(parser)
 
 
@@ -74,14 +74,14 @@ def test_fixtures():
 
     defined = {name for name in vars(fixtures) if name.startswith("harbor_")}
     assert defined == FIXTURES
-    assert words("fixtures-and-hooks.md", r"\| `(harbor_[a-z_]+)` \|") == FIXTURES
+    assert words("fixtures-and-hooks.md", r"\| `(harbor_[a-z0-9_]+)` \|") == FIXTURES
 
 
 def test_hooks():
     from pytest_harbor import hookspecs
 
     specified = {name for name in vars(hookspecs) if name.startswith("pytest_harbor_")}
-    documented = words("fixtures-and-hooks.md", r"\| `(pytest_harbor_[a-z_]+)` \|")
+    documented = words("fixtures-and-hooks.md", r"\| `(pytest_harbor_[a-z0-9_]+)` \|")
     assert documented == specified
 
 
@@ -91,7 +91,7 @@ def test_failure_kinds():
         for name, value in vars(errors).items()
         if name.isupper() and isinstance(value, str)
     }
-    documented = words("outcomes.md", r"`([a-z_]+(?::[a-z_]+)?)`")
+    documented = words("outcomes.md", r"`([a-z0-9_]+(?::[a-z0-9_]+)?)`")
     assert sorted(kinds - documented) == []
 
 
