@@ -163,9 +163,17 @@ class ProtocolError(HarborError):
 
 
 class ServerUnreachable(ProtocolError):
-    """Raised when a server cannot be connected to, or hangs up before it answers."""
+    """Raised when a server cannot be connected to, or hangs up before it answers.
+
+    ``sent`` is false when the request certainly never got there, so that it may be
+    sent again.
+    """
 
     kind = SERVER_UNREACHABLE
+
+    def __init__(self, message: str, *, url: str = "", sent: bool = True) -> None:
+        super().__init__(message, url=url)
+        self.sent = sent
 
 
 class ServerTimeout(ServerUnreachable):
