@@ -236,7 +236,7 @@ class AgentConnection:
         return dict(_field(response, "mcp_servers", dict))
 
     async def add_skill(self, name: str, description: str, skill_md: str) -> None:
-        """Register a skill (spec 6, step 5). Raises as :meth:`add_mcp_server`, and:
+        """Register a skill (spec 6, step 5). Raises as :meth:`add_mcp_server`.
 
         Raises:
             ValueError: ``name`` is not ``[A-Za-z0-9][A-Za-z0-9._-]{0,127}``.

@@ -91,10 +91,10 @@ class Turn:
             code=code,
         )
 
-    async def _former_stamp(self) -> str:
+    async def _former_stamp(self) -> str | None:
         """The status that the message answers: the agent may still show it for a while."""
         if not self._answers:
-            return ""
+            return None
         seen = await self._wire.look(self._answers, timeout_seconds=POLL_SECONDS)
         return seen.stamp
 
@@ -124,7 +124,7 @@ class Turn:
                 continue
             await anyio.sleep(self._poll_seconds)
 
-    async def _poll(self, former_stamp: str) -> None:
+    async def _poll(self, former_stamp: str | None) -> None:
         pause = min(_FIRST_PAUSE_SECONDS, self._poll_seconds)
         outage = _Outage(self._unreachable_seconds)
         while self._seen is not None and not _ended(self._seen, former_stamp):
@@ -185,7 +185,7 @@ class _Outage:
             raise error
 
 
-def _ended(seen: Seen, former_stamp: str) -> bool:
+def _ended(seen: Seen, former_stamp: str | None) -> bool:
     return seen.state is not None and seen.stamp != former_stamp
 
 

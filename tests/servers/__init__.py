@@ -1,0 +1,1 @@
+"""Servers built on the official SDKs without our code, and servers that misbehave."""
