@@ -14,11 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_harbor.verification.judges.criteria import (
-    Criterion,
-    RubricFormat,
-    aliases,
-)
+from pytest_harbor.tasks.steps.criteria import Criterion, RubricFormat
+from pytest_harbor.verification.judges.criteria import aliases, bounds
 
 if TYPE_CHECKING:
     from pytest_harbor.events import Json
@@ -145,13 +142,6 @@ def score_problem(
         return "" if score in (0, 1) else "is neither 0 nor 1"
     low, high = bounds(criterion)
     return "" if low <= score <= high else f"is not from {low:g} to {high:g}"
-
-
-def bounds(criterion: Criterion) -> tuple[float, float]:
-    """The lowest and the highest score a judge may give in ``rubric_partial``."""
-    if criterion.scale is not None:
-        return criterion.scale.low, criterion.scale.high
-    return 0.0, 1.0
 
 
 def correction(problems: Sequence[str]) -> str:

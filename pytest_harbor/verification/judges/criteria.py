@@ -1,88 +1,15 @@
-"""What a judge grades by: criteria, their scales, and the aliases they are shown under.
+"""How criteria are shown to a judge, and what its numbers stand for (spec 8.1 to 8.4).
 
-Spec (task steps) 8.1 and 8.2. Pure.
+The criteria themselves are those of the task file (``tasks.steps.criteria``). Pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from collections.abc import Sequence
 
-if TYPE_CHECKING:
-    from pytest_harbor.events import Json
+from pytest_harbor.tasks.steps.criteria import Criterion, Outcome, Scale
 
-RubricFormat: TypeAlias = Literal["rubric_binary", "rubric_partial"]
-"""``rubric_binary``: each criterion is met or not. ``rubric_partial``: it has a share."""
-
-_OWN_KEYS = ("id", "criterion", "weight", "outcomes", "pass_threshold")
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """One of the scores a criterion may get, in [0, 1], and what it stands for."""
-
-    score: float
-    label: str = ""
-
-
-@dataclass(frozen=True)
-class Scale:
-    """A range of scores; the judge's number is brought to [0, 1] by it."""
-
-    low: float
-    high: float
-
-    def normalised(self, value: float) -> float:
-        """``value`` as a share of the range."""
-        return (value - self.low) / (self.high - self.low)
-
-
-@dataclass(frozen=True)
-class Criterion:
-    """One line of a rubric.
-
-    ``weight`` counts in a weighted average only; a negative one marks what must not be
-    there, and score 1 then says that it is absent. ``outcomes``, ``scale`` and
-    ``pass_threshold`` are for ``rubric_partial``. ``keys`` is everything the author wrote,
-    which stays on the criterion's row.
-    """
-
-    id: str
-    text: str
-    weight: float = 1.0
-    outcomes: tuple[Outcome, ...] = ()
-    scale: Scale | None = None
-    pass_threshold: float = 0.5
-    keys: Mapping[str, Json] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, keys: Mapping[str, Any]) -> Criterion:
-        """The criterion that an author wrote as an object, checked by the loader.
-
-        ``outcomes`` is a list of scores, bare or with a label, or ``{min, max}``.
-        """
-        outcomes = keys.get("outcomes")
-        scale = None
-        listed: tuple[Outcome, ...] = ()
-        if isinstance(outcomes, Mapping):
-            scale = Scale(float(outcomes["min"]), float(outcomes["max"]))
-        elif outcomes:
-            listed = tuple(_outcome(outcome) for outcome in outcomes)
-        return cls(
-            id=keys["id"],
-            text=keys["criterion"],
-            weight=float(keys.get("weight", 1.0)),
-            outcomes=listed,
-            scale=scale,
-            pass_threshold=float(keys.get("pass_threshold", 0.5)),
-            keys=dict(keys),
-        )
-
-    @property
-    def further_keys(self) -> dict[str, Json]:
-        """What the author wrote beside the keys of the format; it is for the judge."""
-        return {key: value for key, value in self.keys.items() if key not in _OWN_KEYS}
+DEFAULT_PASS_THRESHOLD = 0.5
 
 
 def aliases(criteria: Sequence[Criterion]) -> dict[str, Criterion]:
@@ -93,7 +20,35 @@ def aliases(criteria: Sequence[Criterion]) -> dict[str, Criterion]:
     return {f"c{number}": criterion for number, criterion in enumerate(criteria, 1)}
 
 
-def _outcome(written: object) -> Outcome:
-    if isinstance(written, Mapping):
-        return Outcome(float(written["score"]), str(written.get("label", "")))
-    return Outcome(float(written))  # type: ignore[arg-type]  # the loader checked it
+def scale_of(criterion: Criterion) -> Scale | None:
+    """The range of raw scores that a criterion declares."""
+    return criterion.outcomes if isinstance(criterion.outcomes, Scale) else None
+
+
+def outcomes_of(criterion: Criterion) -> tuple[Outcome, ...]:
+    """The scores that a criterion lists."""
+    return criterion.outcomes if isinstance(criterion.outcomes, tuple) else ()
+
+
+def bounds(criterion: Criterion) -> tuple[float, float]:
+    """The lowest and the highest score that a judge may give in ``rubric_partial``."""
+    scale = scale_of(criterion)
+    return (0.0, 1.0) if scale is None else (scale.lowest, scale.highest)
+
+
+def share(grade: float, criterion: Criterion) -> float:
+    """A ``rubric_partial`` grade in [0, 1]: off its scale, or the nearest outcome.
+
+    Half-way between two outcomes the lower one counts.
+    """
+    if (scale := scale_of(criterion)) is not None:
+        return (grade - scale.lowest) / (scale.highest - scale.lowest)
+    scores = sorted(outcome.score for outcome in outcomes_of(criterion))
+    return min(scores, key=lambda score: abs(score - grade), default=grade)
+
+
+def pass_threshold(criterion: Criterion) -> float:
+    """The share from which a criterion of ``rubric_partial`` is met."""
+    if criterion.pass_threshold is None:
+        return DEFAULT_PASS_THRESHOLD
+    return criterion.pass_threshold

@@ -13,11 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_harbor.verification.judges.criteria import (
-    Criterion,
-    RubricFormat,
-    aliases,
-)
+from pytest_harbor.tasks.steps.criteria import Criterion, RubricFormat
+from pytest_harbor.verification.judges.criteria import aliases, outcomes_of, scale_of
 
 if TYPE_CHECKING:
     from pytest_harbor.events import Json
@@ -136,21 +133,21 @@ def _criteria(criteria: Sequence[Criterion], output_format: RubricFormat) -> str
 def _shown(
     alias: str, criterion: Criterion, output_format: RubricFormat
 ) -> dict[str, Any]:
-    shown: dict[str, Any] = {"id": alias, "criterion": criterion.text}
+    written = criterion.model_dump(mode="json", exclude_unset=True)
+    shown: dict[str, Any] = {"id": alias, "criterion": criterion.criterion}
     if criterion.weight < 0:
         shown["note"] = "must not be so: score 1 if it is absent, 0 if it is present"
     if output_format == "rubric_partial":
-        if criterion.scale is not None:
-            low, high = criterion.scale.low, criterion.scale.high
-            shown["score"] = f"a number from {low:g} (worst) to {high:g} (best)"
-        elif criterion.outcomes:
-            shown["scores"] = [
-                {"score": outcome.score, "for": outcome.label}
-                if outcome.label
-                else {"score": outcome.score}
-                for outcome in criterion.outcomes
-            ]
-    return {**criterion.further_keys, **shown}
+        if (scale := scale_of(criterion)) is not None:
+            shown["score"] = (
+                f"a number from {scale.lowest:g} (worst) to {scale.highest:g} (best)"
+            )
+            # Their long form says what the ends mean.
+            shown["scale"] = written["outcomes"]
+        elif outcomes_of(criterion):
+            shown["scores"] = written["outcomes"]
+    further = {key: written[key] for key in criterion.model_extra or ()}
+    return {**further, **shown}
 
 
 def _asked(evidence: Evidence, word: str) -> str:

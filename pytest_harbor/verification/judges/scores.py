@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
+from pytest_harbor.tasks.steps.criteria import (
+    Criterion,
+    RubricFormat,
+    ScoreAggregator,
+)
 from pytest_harbor.verification.judges.answer import Grade
-from pytest_harbor.verification.judges.criteria import Criterion, RubricFormat
+from pytest_harbor.verification.judges.criteria import pass_threshold, share
 
 if TYPE_CHECKING:
     from pytest_harbor.events import Json
-
-ScoreAggregator: TypeAlias = Literal["all_pass", "any_pass", "weighted_average"]
-"""How the rows of a verifier become its score."""
 
 TOLERANCE: Final = 1e-9
 PROMPT_ERROR: Final = "prompt_error"
@@ -60,36 +62,22 @@ def aggregate(rows: Sequence[Mapping[str, Any]], aggregator: ScoreAggregator) ->
     return _weighted_average(rows)
 
 
-def partial_score(grade: float, criterion: Criterion) -> float:
-    """A ``rubric_partial`` grade as a share: off its scale, or the nearest outcome.
-
-    Half-way between two outcomes the lower one counts.
-    """
-    if criterion.scale is not None:
-        return criterion.scale.normalised(grade)
-    if not criterion.outcomes:
-        return grade
-    scores = sorted(outcome.score for outcome in criterion.outcomes)
-    return min(scores, key=lambda score: abs(score - grade))
-
-
 def _row(
     criterion: Criterion, grade: Grade, output_format: RubricFormat
 ) -> dict[str, Json]:
-    row: dict[str, Json] = {**grade.keys, **criterion.keys, "id": criterion.id}
-    # Not left to a judge that adds them: they decide the score.
-    row["weight"] = criterion.keys.get("weight", criterion.weight)
+    written = criterion.model_dump(mode="json", exclude_unset=True)
+    row: dict[str, Json] = {**grade.keys, "weight": criterion.weight, **written}
     row.pop("raw_score", None)
     row["justification"] = grade.justification
     if output_format == "rubric_binary":
         row["score"] = int(grade.score)
         row["result"] = grade.score == 1
         return row
-    score = partial_score(grade.score, criterion)
+    score = share(grade.score, criterion)
     row["score"] = score
-    if criterion.scale is not None or criterion.outcomes:
+    if criterion.outcomes is not None:
         row["raw_score"] = grade.score
-    row["result"] = score >= criterion.pass_threshold - TOLERANCE
+    row["result"] = score >= pass_threshold(criterion) - TOLERANCE
     return row
 
 

@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_harbor.tasks.steps.criteria import Criterion
 from pytest_harbor.verification.judges.answer import (
     MAX_ANSWER_CHARACTERS,
     answer_schema,
     correction,
     read_answer,
 )
-from pytest_harbor.verification.judges.criteria import Criterion
 
-FOUND = Criterion("found", "It says where the atlas stands.")
-KIND = Criterion("kind", "It is friendly.")
+FOUND = Criterion(id="found", criterion="It says where the atlas stands.")
+KIND = Criterion(id="kind", criterion="It is friendly.")
 ONE = [FOUND]
 TWO = [FOUND, KIND]
 
@@ -162,15 +162,17 @@ def test_numbers_beyond_all_bounds(number):
         (None, True, ""),
         (None, 1.1, "is not from 0 to 1"),
         (None, -0.1, "is not from 0 to 1"),
-        ([0, 0.5, 1], 0.4, ""),
-        ([0, 0.5, 1], 7, "is not from 0 to 1"),
+        ([{"score": 0}, {"score": 1}], 0.4, ""),
+        ([{"score": 0}, {"score": 1}], 7, "is not from 0 to 1"),
         ({"min": 0, "max": 10}, 10, ""),
         ({"min": 0, "max": 10}, 11, "is not from 0 to 10"),
         ({"min": 1, "max": 5}, 0.5, "is not from 1 to 5"),
     ],
 )
 def test_partial_scores_stay_in_their_range(outcomes, score, problem):
-    criterion = Criterion.of({"id": "a", "criterion": "b", "outcomes": outcomes})
+    criterion = Criterion.model_validate(
+        {"id": "a", "criterion": "b", "outcomes": outcomes}
+    )
     read = read_one(score, "rubric_partial", criterion)
     assert read.is_valid is (problem == "")
     assert problem in "".join(read.problems)

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from pytest_harbor.verification.judges.criteria import Criterion
+from pytest_harbor.tasks.steps.criteria import Criterion
 from pytest_harbor.verification.judges.prompt import (
     MAX_INLINE_CHARACTERS,
     Evidence,
@@ -18,10 +18,10 @@ from pytest_harbor.verification.judges.prompt import (
 )
 
 CRITERIA = [
-    Criterion.of(
+    Criterion.model_validate(
         {"id": "secret-hope", "criterion": "It says which shelf.", "weight": 2}
     ),
-    Criterion.of(
+    Criterion.model_validate(
         {"id": "lie", "criterion": "It names a book that is not there.", "weight": -1}
     ),
 ]
@@ -141,21 +141,23 @@ def test_policy_is_the_author_s_word_and_facts_are_fenced():
 
 def test_partial_criteria_say_their_scores():
     criteria = [
-        Criterion.of({"id": "a", "criterion": "A", "outcomes": {"min": 1, "max": 5}}),
-        Criterion.of(
+        Criterion.model_validate(
+            {"id": "a", "criterion": "A", "outcomes": {"min": 1, "max": 5}}
+        ),
+        Criterion.model_validate(
             {
                 "id": "b",
                 "criterion": "B",
-                "outcomes": [{"label": "half", "score": 0.5}, 1],
+                "outcomes": [{"label": "half", "score": 0.5}, {"score": 1}],
                 "pass_threshold": 0.9,
                 "example": "so",
             }
         ),
-        Criterion.of({"id": "c", "criterion": "C"}),
+        Criterion.model_validate({"id": "c", "criterion": "C"}),
     ]
     text = prompt(criteria=criteria, output_format="rubric_partial")
     assert '"a number from 1 (worst) to 5 (best)"' in text
-    assert '"scores": [{"score": 0.5, "for": "half"}, {"score": 1.0}]' in text
+    assert '"scores": [{"score": 0.5, "label": "half"}, {"score": 1}]' in text
     assert '"example": "so"' in text
     assert '{"id": "c3", "criterion": "C"}' in text
     assert "0.9" not in text

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_harbor.tasks.steps.criteria import Criterion
 from pytest_harbor.verification.judges.answer import Grade
-from pytest_harbor.verification.judges.criteria import Criterion, aliases
+from pytest_harbor.verification.judges.criteria import aliases
 from pytest_harbor.verification.judges.scores import (
     aggregate,
     graded_rows,
@@ -16,7 +17,7 @@ from pytest_harbor.verification.judges.scores import (
 
 
 def criterion(**keys):
-    return Criterion.of({"id": "a", "criterion": "b", **keys})
+    return Criterion.model_validate({"id": "a", "criterion": "b", **keys})
 
 
 def graded(score, output_format, **keys):
@@ -89,7 +90,7 @@ class TestRows:
         written = {"id": "found", "criterion": "It says where.", "weight": 2, "hint": 4}
         judge = {"score": True, "justification": "s4", "hint": 5, "evidence": "line 1"}
         (row,) = graded_rows(
-            [Criterion.of(written)],
+            [Criterion.model_validate(written)],
             {"found": Grade(1.0, "s4", judge)},
             "rubric_binary",
         )
@@ -137,10 +138,34 @@ class TestRows:
                 3,
                 True,
             ),
-            ({"outcomes": [0, 0.4, 1]}, 0.4, 0.4, 0.4, False),
-            ({"outcomes": [1, 0.4, 0]}, 0.6, 0.4, 0.6, False),
-            ({"outcomes": [0, 0.4, 1]}, 0.8, 1, 0.8, True),
-            ({"outcomes": [0, 1]}, 0.5, 0, 0.5, False),  # a tie: the lower one
+            (
+                {"outcomes": [{"score": 0}, {"score": 0.4}, {"score": 1}]},
+                0.4,
+                0.4,
+                0.4,
+                False,
+            ),
+            (
+                {"outcomes": [{"score": 1}, {"score": 0.4}, {"score": 0}]},
+                0.6,
+                0.4,
+                0.6,
+                False,
+            ),
+            (
+                {"outcomes": [{"score": 0}, {"score": 0.4}, {"score": 1}]},
+                0.8,
+                1,
+                0.8,
+                True,
+            ),
+            (
+                {"outcomes": [{"score": 0}, {"score": 1}]},
+                0.5,
+                0,
+                0.5,
+                False,
+            ),  # a tie: the lower one
             (
                 {"outcomes": [{"label": "half", "score": 0.5}, {"score": 1}]},
                 0.6,
