@@ -109,6 +109,6 @@ class Criterion(Record):
     """Share in a ``weighted_average``; negative for what must be absent."""
     outcomes: Outcomes | None = None
     """``rubric_partial``: the scores to choose from; unset: any from 0 to 1."""
-    pass_threshold: Number | None = None
-    """``rubric_partial``: score from which the criterion is met, in the units of
-    ``outcomes``; unset: 0.5, of a scale its middle."""
+    pass_threshold: Share = 0.5
+    """``rubric_partial``: share from 0 to 1 from which the criterion is met, whatever the
+    scale is."""

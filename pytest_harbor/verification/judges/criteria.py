@@ -9,8 +9,6 @@ from collections.abc import Sequence
 
 from pytest_harbor.tasks.steps.criteria import Criterion, Outcome, Scale
 
-DEFAULT_PASS_THRESHOLD = 0.5
-
 
 def aliases(criteria: Sequence[Criterion]) -> dict[str, Criterion]:
     """The names ``c1`` to ``cN`` under which a judge sees the criteria.
@@ -45,10 +43,3 @@ def share(grade: float, criterion: Criterion) -> float:
         return (grade - scale.lowest) / (scale.highest - scale.lowest)
     scores = sorted(outcome.score for outcome in outcomes_of(criterion))
     return min(scores, key=lambda score: abs(score - grade), default=grade)
-
-
-def pass_threshold(criterion: Criterion) -> float:
-    """The share from which a criterion of ``rubric_partial`` is met."""
-    if criterion.pass_threshold is None:
-        return DEFAULT_PASS_THRESHOLD
-    return criterion.pass_threshold

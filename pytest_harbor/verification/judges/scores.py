@@ -11,7 +11,7 @@ from pytest_harbor.tasks.steps.criteria import (
     ScoreAggregator,
 )
 from pytest_harbor.verification.judges.answer import Grade
-from pytest_harbor.verification.judges.criteria import pass_threshold, share
+from pytest_harbor.verification.judges.criteria import share
 
 if TYPE_CHECKING:
     from pytest_harbor.events import Json
@@ -77,7 +77,7 @@ def _row(
     row["score"] = score
     if criterion.outcomes is not None:
         row["raw_score"] = grade.score
-    row["result"] = score >= pass_threshold(criterion) - TOLERANCE
+    row["result"] = score >= criterion.pass_threshold - TOLERANCE
     return row
 
 
