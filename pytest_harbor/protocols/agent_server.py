@@ -15,13 +15,15 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_harbor.errors import MissingExtra
 from pytest_harbor.protocols.agent_card import (
     AGENT_CONFIG,
+    CARD_PATHS,
+    FALLBACK_PATH,
     MCP_CONFIG,
     SKILL_CONFIG,
     TRAJECTORY,
 )
+from pytest_harbor.protocols.extras import needs
 from pytest_harbor.protocols.reply import AGENT_ERROR, Part, State
 
 if TYPE_CHECKING:
@@ -32,9 +34,6 @@ if TYPE_CHECKING:
     from starlette.responses import Response
     from starlette.routing import Route
 
-RPC_PATH: Final = "/a2a"
-"""Where agents of the 0.3 form are posted to, whatever their card says."""
-CARD_PATHS: Final = ("/.well-known/agent-card.json", "/.well-known/agent.json")
 DEFAULT_PORT: Final = 8000
 HOST_VARIABLE: Final = "A2A_HOST"
 PORT_VARIABLE: Final = "A2A_PORT"
@@ -144,12 +143,8 @@ async def serve(
         MissingExtra: the ``agents`` extra is not installed.
         OSError: the port is taken.
     """
-    try:
+    with needs("agents", "serving an A2A agent"):
         import uvicorn
-    except ImportError as error:
-        raise MissingExtra(
-            "serving an agent needs uvicorn: pip install 'pytest-harbor[agents]'"
-        ) from error
     where = os.environ.get(HOST_VARIABLE, "0.0.0.0") if host is None else host  # noqa: S104
     chosen = int(os.environ.get(PORT_VARIABLE, DEFAULT_PORT)) if port is None else port
     listening = socket.create_server((where, chosen), backlog=128)
@@ -167,22 +162,18 @@ async def serve(
 
 def create_app(agent: ServedAgent, url: str) -> Starlette:
     """The ASGI application of ``agent`` as reached at ``url``. Raises MissingExtra."""
-    try:
+    with needs("agents", "serving an A2A agent"):
         from a2a.server.request_handlers import DefaultRequestHandler
         from a2a.server.routes import create_agent_card_routes, create_jsonrpc_routes
         from a2a.server.tasks import InMemoryTaskStore
         from starlette.applications import Starlette
-    except ImportError as error:
-        raise MissingExtra(
-            "serving an agent needs the a2a-sdk: pip install 'pytest-harbor[agents]'"
-        ) from error
     desk = _Desk(agent)
     card = _card(agent, url)
     handler = DefaultRequestHandler(_executor(desk), InMemoryTaskStore(), card)
     routes = desk.routes()
     for path in CARD_PATHS:
         routes += create_agent_card_routes(card, card_url=path)
-    routes += create_jsonrpc_routes(handler, RPC_PATH, enable_v0_3_compat=True)
+    routes += create_jsonrpc_routes(handler, FALLBACK_PATH, enable_v0_3_compat=True)
     return Starlette(routes=routes)
 
 
@@ -325,7 +316,9 @@ def _card(agent: ServedAgent, url: str) -> a2a_pb2.AgentCard:
         version=agent.version,
         supported_interfaces=[
             a2a_pb2.AgentInterface(
-                url=url + RPC_PATH, protocol_binding="JSONRPC", protocol_version=wire
+                url=url + FALLBACK_PATH,
+                protocol_binding="JSONRPC",
+                protocol_version=wire,
             )
             for wire in ("1.0", "0.3")
         ],
