@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from pytest_harbor.errors import AgentError, Problem
-from pytest_harbor.sandboxes.api import InstallScript, Sandbox, User
+from pytest_harbor.sandboxes.api import InstallScript, NetworkMode, Sandbox, User
 from pytest_harbor.tasks.folder.plan_types import McpTransport, TurnPlan
 
 
@@ -95,6 +95,8 @@ class AgentTurn:
     """The task's and the run's (spec 3.8); empty unless ``takes_mcp_servers``."""
     skills_dir: str | None = None
     """Folder in the sandbox with skills; ``None`` unless ``takes_skills``."""
+    network: NetworkMode = "public"
+    """What the sandbox has."""
 
 
 @runtime_checkable

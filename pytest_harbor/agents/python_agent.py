@@ -37,16 +37,11 @@ EXCEPTION_LOG: Final = "exception.txt"
 """File in the turn's agent logs with the traceback of an agent that failed."""
 
 
-def load_agent(
-    name: str, *, model: str | None, options: Mapping[str, Any] | None = None
-) -> Agent:
-    """Import ``module:attr`` and make the agent.
-
-    The attribute is an agent, or a class or factory called with ``model`` and the
-    options as keywords; ``model`` is left out where it is not asked for and not set.
+def load_attribute(name: str) -> Any:
+    """Import ``module:attr``: an agent, a class or factory of one, or a declaration.
 
     Raises:
-        SettingsError: what cannot be imported or made, and why.
+        SettingsError: what cannot be imported, and why.
     """
     module_name, _, attribute = name.partition(":")
     try:
@@ -66,7 +61,7 @@ def load_agent(
                 f"agent {name!r}: module {module_name} has no {attribute!r}"
             )
         found = getattr(found, part)
-    return make_agent(name, found, model=model, options=options)
+    return found
 
 
 def make_agent(

@@ -52,6 +52,9 @@ class Limits:
 INSTALL_FOLDER = "/opt/harbor-agents"
 """Folder in the sandbox below which installed software lies."""
 
+INSTALLED_VERSION = "AGENT_VERSION.txt"
+"""File in its prefix with what the probe of an installation printed."""
+
 
 @dataclass(frozen=True)
 class InstallScript:
@@ -66,6 +69,9 @@ class InstallScript:
     name: str
     """Letters, digits, ``.``, ``_``, ``-``; names the folder."""
     script: str
+    probe: tuple[str, ...] = ()
+    """Command that prints the version of what was installed; empty: none. It fails the
+    installation with it."""
     env: Mapping[str, str] = field(default_factory=dict)
     """Variables of the script, beside ``AGENT_PREFIX``. No secrets: they are written down."""
     timeout_seconds: float = 900.0
@@ -82,12 +88,8 @@ class InstallScript:
 
     def digest(self, place: str) -> str:
         """What tells this installation in ``place`` (an image, a machine) from others."""
-        parts = [
-            place,
-            self.name,
-            self.script,
-            *itertools.chain(*sorted(self.env.items())),
-        ]
+        parts = [place, self.name, self.script, *self.probe]
+        parts += itertools.chain(*sorted(self.env.items()))
         text = "\0".join(parts)
         return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:32]
 

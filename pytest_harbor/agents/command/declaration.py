@@ -20,15 +20,17 @@ Any other text in braces is text.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
 from pytest_harbor.agents.api import AgentResult, McpServer
-from pytest_harbor.errors import AgentError
-from pytest_harbor.sandboxes.api import User
+from pytest_harbor.errors import AgentError, SettingsError
+from pytest_harbor.sandboxes.api import INSTALL_FOLDER, User
 
 DEFAULT_INSTALL_TIMEOUT_SECONDS: Final = 900.0
+AGENT_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 __all__ = [
     "AgentDeclaration",
@@ -51,7 +53,7 @@ class PlacedFile:
     """A file that is put into the sandbox for the agent's CLI, readable by its user.
 
     ``path`` is absolute or starts with ``~/``, the home of the agent's user. It is removed
-    after the turn.
+    when the session closes.
     """
 
     path: str
@@ -106,6 +108,10 @@ class UnsupportedServer(ValueError):
     """Raised by an ``mcp_config`` writer for a server that its CLI cannot use."""
 
 
+def _takes_file(command: Sequence[str]) -> bool:
+    return any("{instruction}" in part for part in command)
+
+
 @dataclass(frozen=True)
 class AgentDeclaration:
     """A command-line agent: how it is installed, started, continued and read.
@@ -141,7 +147,8 @@ class AgentDeclaration:
     """Variables of the command; a value may be ``${VAR}`` or ``${VAR:-default}`` as a whole.
     One that comes out empty, or needs a model or servers that are not there, is left out."""
     required_env: tuple[tuple[str, ...], ...] = ()
-    """Groups of variable names of the host; one of each group must be set."""
+    """Groups of variable names of the host; one of each group must be set. They are passed
+    on under their own names, unless ``env`` says otherwise."""
     mcp_config: McpWriter | None = None
     """``None``: it takes no MCP servers."""
     mcp_flag: tuple[str, ...] = ()
@@ -158,6 +165,36 @@ class AgentDeclaration:
     user: User | None = None
     """User of the command where the task names none."""
     failure: FailureClassifier | None = None
+    network: bool = True
+    """``False``: it needs no network, so nobody is warned of a task without one."""
+
+    def __post_init__(self) -> None:
+        if problem := self._problem():
+            raise SettingsError(f"agent {self.name!r}: {problem}")
+
+    def _problem(self) -> str:
+        if not AGENT_NAME.fullmatch(self.name):
+            return (
+                "a name has letters, digits, '.', '_' and '-', and starts with a letter "
+                "or digit"
+            )
+        commands = {"command": self.command, "continue_command": self.continue_command}
+        for key, command in commands.items():
+            if command is not None and not command:
+                return f"{key} is empty"
+            if command and self.instruction == "file" and not _takes_file(command):
+                return (
+                    f"{key} does not say where the instruction is: put {{instruction}} "
+                    'into it, or set instruction = "stdin"'
+                )
+        if self.probe and self.install is None:
+            return "probe is run after install, and there is no install"
+        return ""
+
+    @property
+    def prefix(self) -> str:
+        """The folder that ``install`` fills."""
+        return f"{INSTALL_FOLDER}/{self.name}"
 
     @property
     def can_continue(self) -> bool:

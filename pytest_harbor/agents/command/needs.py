@@ -1,0 +1,101 @@
+"""What a declared agent needs for an episode, or lacks: known before anything starts. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from pytest_harbor.agents.api import AgentNeeds
+from pytest_harbor.agents.command import template
+from pytest_harbor.agents.command.declaration import AgentDeclaration
+from pytest_harbor.errors import Problem
+from pytest_harbor.sandboxes.api import InstallScript
+from pytest_harbor.tasks.folder.plan_types import EpisodePlan
+from pytest_harbor.tasks.folder.templates import resolve
+
+
+def needs_of(
+    declaration: AgentDeclaration,
+    name: str,
+    model: str | None,
+    plan: EpisodePlan,
+    environ: Mapping[str, str],
+) -> AgentNeeds:
+    """What the agent asks for; ``name`` is the one that it goes by."""
+    table = f"env of agent '{name}'"
+    passed_on = {
+        variable: f"${{{variable}}}"
+        for group in declaration.required_env
+        for variable in group
+        if environ.get(variable)
+    }
+    resolved = resolve({**passed_on, **declaration.env}, table, environ)
+    missing = [
+        Problem("", f"environment variable '{variable}' is not set (needed by {where})")
+        for variable, where in resolved.missing
+    ]
+    missing += [
+        Problem("", f"{_none_of(group)} (needed by agent '{name}')")
+        for group in declaration.required_env
+        if not any(environ.get(variable) for variable in group)
+        and not any((variable, table) in resolved.missing for variable in group)
+    ]
+    warnings = []
+    if declaration.network and plan.environment.network != "public":
+        warnings.append(
+            f"agent '{name}' runs inside the sandbox, whose network is "
+            f"{plan.environment.network!r}: it may not reach its model"
+        )
+    return AgentNeeds(
+        install=install_script(declaration),
+        env={key: value for key, value in resolved.values.items() if value},
+        secrets=resolved.secrets,
+        user=declaration.user,
+        missing_keys=tuple(missing),
+        problems=tuple(
+            Problem("", text) for text in _model_problems(declaration, name, model)
+        ),
+        warnings=tuple(warnings),
+    )
+
+
+def install_script(declaration: AgentDeclaration) -> InstallScript | None:
+    """The script that installs it and keeps what ``probe`` printed."""
+    if declaration.install is None:
+        return None
+    return InstallScript(
+        name=declaration.name,
+        script=declaration.install,
+        probe=declaration.probe,
+        env={"AGENT_VERSION": declaration.version or ""},
+        timeout_seconds=declaration.install_timeout_seconds,
+    )
+
+
+def _none_of(group: tuple[str, ...]) -> str:
+    if len(group) == 1:
+        return f"environment variable '{group[0]}' is not set"
+    names = ", ".join(f"'{variable}'" for variable in group)
+    return f"none of the environment variables {names} is set"
+
+
+def _model_problems(
+    declaration: AgentDeclaration, name: str, model: str | None
+) -> Iterator[str]:
+    """A model that it cannot be told of, or one that it cannot do without."""
+    commands = (*declaration.command, *(declaration.continue_command or ()))
+    in_command = template.placeholders(commands) & template.OF_THE_MODEL
+    used = in_command | (
+        template.placeholders((*declaration.model_flag, *declaration.env.values()))
+        & template.OF_THE_MODEL
+    )
+    if model is None:
+        if in_command:
+            yield f"agent '{name}' needs a model: name it with --harbor-model"
+        return
+    if not used and not declaration.model_flag:
+        yield f"agent '{name}' cannot be told a model: leave out --harbor-model"
+    if "provider" in used and "/" not in model:
+        yield (
+            f"agent '{name}' needs the model's provider: write --harbor-model "
+            f"provider/{model}"
+        )

@@ -1,0 +1,151 @@
+"""Files that a command finds in the sandbox, and files that it left there."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Sequence
+from typing import Final
+
+from pytest_harbor.agents.api import AgentTurn, McpServer
+from pytest_harbor.agents.command.declaration import (
+    AgentDeclaration,
+    McpWriter,
+    PlacedFile,
+    UnsupportedServer,
+)
+from pytest_harbor.errors import AGENT_CONFIG_ERROR, AgentError
+from pytest_harbor.sandboxes.api import INSTALLED_VERSION, Sandbox, User
+
+STEP_SECONDS: Final = 60.0
+"""For one of these small commands."""
+MAX_FILES: Final = 50
+MAX_FILE_BYTES: Final = 64 * 1024 * 1024
+
+_PRINT_HOME: Final = 'printf %s "$HOME"'
+# As the agent's user: what the CLI then makes beside it must be its own.
+_WRITE: Final = """\
+umask 077
+folder=${1%/*}
+[ -z "$folder" ] || mkdir -p -- "$folder" && cat >"$1"
+"""
+_COPY: Final = """\
+[ -d "$1" ] || exit 3
+mkdir -p -- "$2" && cp -R -- "$1"/. "$2"/
+"""
+# Not quoted in "for", and without fields: patterns are expanded, nothing else is.
+_LIST: Final = """\
+IFS=
+for pattern do
+  for file in $pattern; do
+    [ -f "$file" ] && printf '%s\\0' "$file"
+  done
+done
+exit 0
+"""
+
+
+async def home_of(sandbox: Sandbox, user: User | None) -> str:
+    """The home of a user of the sandbox. Raises SandboxError."""
+    result = await sandbox.exec(
+        ["/bin/sh", "-c", _PRINT_HOME], user=user, timeout_seconds=STEP_SECONDS
+    )
+    return posixpath.normpath(result.stdout.strip() or "/")
+
+
+async def installed_version(
+    sandbox: Sandbox, declaration: AgentDeclaration
+) -> str | None:
+    """What ``probe`` printed when the agent was installed. Raises SandboxError."""
+    text = await sandbox.read_text(f"{declaration.prefix}/{INSTALLED_VERSION}")
+    lines = (text or "").strip().splitlines()
+    return lines[0].strip() if lines else None
+
+
+def expanded(path: str, home: str) -> str:
+    """``~/...`` as an absolute path."""
+    return posixpath.join(home, path[2:]) if path.startswith("~/") else path
+
+
+def mcp_files(
+    writer: McpWriter,
+    servers: Sequence[McpServer],
+    name: str,
+    warnings: list[str],
+) -> Sequence[PlacedFile]:
+    """The files that make a CLI use ``servers``; one that it cannot use is a warning."""
+    usable = []
+    for server in servers:
+        try:
+            writer([server])
+        except UnsupportedServer as error:
+            warnings.append(
+                f"agent '{name}' is not told of MCP server '{server.name}': {error}"
+            )
+            continue
+        usable.append(server)
+    return writer(usable) if usable else ()
+
+
+async def place(sandbox: Sandbox, user: User | None, path: str, content: str) -> None:
+    """Write a file that only ``user`` can read.
+
+    Raises:
+        AgentError: it cannot be written there.
+        SandboxError: infrastructure failed.
+    """
+    result = await sandbox.exec(
+        ["/bin/sh", "-c", _WRITE, "sh", path],
+        user=user,
+        stdin=content.encode(),
+        timeout_seconds=STEP_SECONDS,
+    )
+    if not result.ok:
+        raise AgentError(
+            f"{path} cannot be written in the sandbox: {result.output.strip()}",
+            AGENT_CONFIG_ERROR,
+        )
+
+
+async def remove(sandbox: Sandbox, paths: Sequence[str]) -> None:
+    """Remove files; what an agent did to prevent it harms nobody. Raises SandboxError."""
+    await sandbox.exec(
+        ["rm", "-f", "--", *paths], user=0, cwd="/", timeout_seconds=STEP_SECONDS
+    )
+
+
+async def copy_skills(turn: AgentTurn, source: str, target: str) -> list[str]:
+    """Copy skills to where the CLI looks for them; returns what went wrong.
+
+    Raises:
+        SandboxError: infrastructure failed.
+    """
+    result = await turn.sandbox.exec(
+        ["/bin/sh", "-c", _COPY, "sh", source, target],
+        user=turn.user,
+        timeout_seconds=STEP_SECONDS,
+    )
+    if result.ok:
+        return []
+    what = result.output.strip()
+    if result.exit_code == 3:
+        what = "there is no such folder in the sandbox"
+    return [f"[environment].skills_dir = '{source}': {what}"]
+
+
+async def read_files(sandbox: Sandbox, patterns: Sequence[str]) -> dict[str, str]:
+    """Files that match, sorted by pattern and name. Raises SandboxError."""
+    if not patterns:
+        return {}
+    found = await sandbox.exec(
+        ["/bin/sh", "-c", _LIST, "sh", *patterns],
+        user=0,
+        cwd="/",
+        timeout_seconds=STEP_SECONDS,
+    )
+    paths = dict.fromkeys(path for path in found.stdout.split("\0") if path)
+    files: dict[str, str] = {}
+    for path in list(paths)[:MAX_FILES]:
+        text = await sandbox.read_text(path, max_bytes=MAX_FILE_BYTES)
+        if text is not None:
+            files[path] = text
+    return files
