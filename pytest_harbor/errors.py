@@ -20,7 +20,7 @@
     │   └── ServerNotReady       an env or agent server did not come up, or died
     └── SandboxError
         ├── SandboxUnavailable   this kind of sandbox is not there (no daemon, no bwrap)
-        ├── SandboxStartFailed   the sandbox or its image could not be brought up; retried
+        ├── SandboxStartFailed   the sandbox or its image could not be brought up; retried unless final
         │   └── InstallFailed    the agent's software could not be installed; retried
         ├── SandboxLost          the sandbox died or cannot run commands; retried
         ├── TransferFailed       files could not be copied in or out; retried
@@ -250,9 +250,17 @@ class SandboxUnavailable(SandboxError):
 
 
 class SandboxStartFailed(SandboxError):
-    """Raised when an image cannot be built or found, or the sandbox does not start."""
+    """Raised when an image cannot be built or found, or the sandbox does not start.
+
+    ``is_final`` is true when it would fail the same way again (an image that does not
+    exist, a build whose own command failed), so that nobody tries.
+    """
 
     kind = SANDBOX_START_FAILED
+
+    def __init__(self, message: str, *, is_final: bool = False) -> None:
+        super().__init__(message)
+        self.is_final = is_final
 
 
 class InstallFailed(SandboxStartFailed):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 EventKind: TypeAlias = Literal[
     "episode_started",
     "attempt_started",  # a (re)try from seed begins; data: try (1-based)
+    "sandbox_progress",  # a pull or a build goes on; message
     "sandbox_started",  # data: sandbox, provider, seconds
     "turn_started",
     "phase_started",  # phase: prepare | agent | collect | verify

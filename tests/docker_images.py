@@ -45,13 +45,13 @@ def _build(client: docker.DockerClient) -> None:
         info = tarfile.TarInfo("Dockerfile")
         info.size = len(DOCKERFILE)
         tar.addfile(info, io.BytesIO(DOCKERFILE.encode()))
-        tar.add(_static("bash-static", "bash"), "bash")
-        tar.add(_static("busybox"), "busybox")
+        tar.add(static("bash-static", "bash"), "bash")
+        tar.add(static("busybox"), "busybox")
     context.seek(0)
     client.images.build(fileobj=context, custom_context=True, tag=BUSYBOX_TAG, rm=True)
 
 
-def _static(*names: str) -> Path:
+def static(*names: str) -> Path:
     for name in names:
         if found := shutil.which(name):
             return Path(found).resolve()

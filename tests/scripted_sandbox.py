@@ -24,6 +24,8 @@ from pytest_harbor.sandboxes.api import (
     Process,
     Provider,
     Sandbox,
+    Swept,
+    Tell,
     TransferLimits,
     Upload,
     User,
@@ -227,7 +229,12 @@ class ScriptedProvider(Provider):
             raise self.refusal
 
     async def start(
-        self, spec: EnvironmentSpec, *, name: str, labels: Mapping[str, str]
+        self,
+        spec: EnvironmentSpec,
+        *,
+        name: str,
+        labels: Mapping[str, str],
+        tell: Tell | None = None,
     ) -> Sandbox:
         self.calls.append(("start", name))
         self.specs.append(spec)
@@ -237,8 +244,8 @@ class ScriptedProvider(Provider):
         self.started.append(sandbox)
         return sandbox
 
-    async def sweep(self) -> int:
-        return 0
+    async def sweep(self) -> Swept:
+        return Swept()
 
     async def aclose(self) -> None:
         pass

@@ -24,8 +24,8 @@ def line(event: Event, *, has_steps: bool = False) -> str | None:
     is_single = event.step is None or event.episode.startswith(f"{event.step}[")
     where = "" if is_single else f"{event.step}: "
     data = event.data
-    if event.kind == "sandbox_started":
-        return f"sandbox {data.get('provider', '')} ready"
+    if event.kind in ("sandbox_progress", "sandbox_started"):
+        return event.message or f"sandbox {data.get('provider', '')} ready"
     if event.kind == "phase_started":
         shown = PHASES | {"prepare"} if has_steps else PHASES
         return f"{where}{event.phase}" if event.phase in shown else None

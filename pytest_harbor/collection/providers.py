@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from pytest_harbor.collection import offers
 from pytest_harbor.errors import HarborError, SandboxUnavailable, SettingsError
-from pytest_harbor.sandboxes.api import Capabilities, Provider
+from pytest_harbor.sandboxes.api import Capabilities, Provider, Swept
 from pytest_harbor.sandboxes.choose import DOCKER, LOCAL, check_known, provider_name
 
 if TYPE_CHECKING:
@@ -61,9 +61,13 @@ class Providers:
         """What a provider found out about itself."""
         return self._session.bridge.run(self.by_name(name).probe)
 
-    def sweep(self, names: Iterable[str]) -> int:
-        """Remove what dead owners left; returns how many things."""
-        return sum(self._sweep(self.by_name(name)) for name in names)
+    def sweep(self, names: Iterable[str]) -> Mapping[str, Swept]:
+        """Remove what dead owners left; what that was, by provider.
+
+        A provider without an entry could not look.
+        """
+        found = {name: self._sweep(self.by_name(name)) for name in names}
+        return {name: swept for name, swept in found.items() if swept is not None}
 
     def close(self) -> None:
         """Finish removals. One provider's trouble does not keep the others open."""
@@ -101,8 +105,8 @@ class Providers:
             )
         return made
 
-    def _sweep(self, provider: Provider) -> int:
-        return self._try("sweeping", provider, provider.sweep) or 0
+    def _sweep(self, provider: Provider) -> Swept | None:
+        return self._try("sweeping", provider, provider.sweep)
 
     def _try(
         self, what: str, provider: Provider, function: Callable[[], Awaitable[T]]

@@ -47,6 +47,7 @@ from pytest_harbor.errors import (
     TASK_DEADLINE,
     HarborError,
     SandboxError,
+    SandboxStartFailed,
     SandboxUnavailable,
     TaskRefused,
     TrajectoryError,
@@ -206,6 +207,7 @@ class _Episode:
             self.provider,
             self.plan.task_id,
             keeps=self.keep != "never" and self.capabilities.concurrent,
+            tell=lambda line: self.report.send("sandbox_progress", message=line),
         )
         try:
             with anyio.CancelScope() as scope:
@@ -231,7 +233,9 @@ class _Episode:
             raise
         except SandboxError as error:
             phase = this.failed_phase or "seed"
-            this.end("outage", error.kind, error.message, phase)
+            is_final = isinstance(error, SandboxStartFailed) and error.is_final
+            status: EpisodeStatus = "terminal" if is_final else "outage"
+            this.end(status, error.kind, error.message, phase)
         except OSError as error:
             if self.debug:
                 raise

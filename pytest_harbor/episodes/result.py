@@ -85,7 +85,7 @@ class TurnResult:
 
 EpisodeStatus: TypeAlias = Literal[
     "graded",
-    "terminal",  # preparation of step 1 failed: never retried, no reward
+    "terminal",  # step 1's preparation, or a start that fails always: never retried
     "refused",  # at seed
     "unavailable",  # the sandbox kind is not there
     "agent_failed",  # policy: fail, or retry used up

@@ -15,6 +15,7 @@ from pytest_harbor.sandboxes.api import (
     EnvironmentSpec,
     Provider,
     Sandbox,
+    Tell,
 )
 
 _MAX_NAME = 40
@@ -23,9 +24,12 @@ _MAX_NAME = 40
 class SandboxSet:
     """Starts sandboxes for one try and stops whatever is still up at its end."""
 
-    def __init__(self, provider: Provider, task_id: str, *, keeps: bool) -> None:
+    def __init__(
+        self, provider: Provider, task_id: str, *, keeps: bool, tell: Tell
+    ) -> None:
         self._provider = provider
         self._task_id = task_id
+        self._tell = tell
         self._up: list[Sandbox] = []
         self.keeps = keeps
         """True when sandboxes may have to stay up, so that none is ended early."""
@@ -34,7 +38,7 @@ class SandboxSet:
         """Start one. Raises as ``Provider.start``."""
         name = _sandbox_name(self._task_id, role)
         sandbox = await self._provider.start(
-            spec, name=name, labels={TASK_LABEL: self._task_id}
+            spec, name=name, labels={TASK_LABEL: self._task_id}, tell=self._tell
         )
         self._up.append(sandbox)
         return sandbox

@@ -259,4 +259,5 @@ def environment_spec(
         limits=Limits(plan.cpus, plan.memory_mib, plan.storage_mib),
         start_timeout_seconds=plan.start_timeout_seconds,
         force_build=force_build,
+        platform=plan.platform,
     )

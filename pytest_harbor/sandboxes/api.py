@@ -19,7 +19,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Literal, TypeAlias
@@ -29,6 +29,9 @@ from pytest_harbor.errors import UnsupportedByProvider
 NetworkMode: TypeAlias = Literal["public", "no-network", "allowlist"]
 User: TypeAlias = str | int
 """A user name, a uid, or (Docker only) ``name:group``."""
+
+Tell: TypeAlias = Callable[[str], None]
+"""Takes a line of progress for people, in the event loop. Must not block."""
 
 MAX_CAPTURED_BYTES = 1024 * 1024
 """Output kept in memory per stream; a log file takes far more."""
@@ -123,6 +126,8 @@ class EnvironmentSpec:
     force_build: bool = False
     install: InstallScript | None = None
     """The agent's software; a verifier's own sandbox has none."""
+    platform: str | None = None
+    """What an image is built for (``linux/amd64``); ``None`` means the daemon's own."""
 
 
 @dataclass(frozen=True)
@@ -143,6 +148,15 @@ class Capabilities:
     """False when episodes run one at a time (in-place mode)."""
     groups: bool = False
     """True when a user may be ``name:group`` (spec 15)."""
+
+
+@dataclass(frozen=True)
+class Swept:
+    """What a sweep came to: one line for people about each thing."""
+
+    removed: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
+    """What ``Sandbox.keep`` left up, with the command that removes it."""
 
 
 @dataclass(frozen=True)
@@ -401,14 +415,20 @@ class Provider(ABC):
 
     @abstractmethod
     async def start(
-        self, spec: EnvironmentSpec, *, name: str, labels: Mapping[str, str]
+        self,
+        spec: EnvironmentSpec,
+        *,
+        name: str,
+        labels: Mapping[str, str],
+        tell: Tell | None = None,
     ) -> Sandbox:
         """Build or find the image, start a sandbox, bring in ``spec.files``.
 
         The sandbox has its working directory, ``/tests`` does not exist yet, and
         ``/logs/agent``, ``/logs/verifier`` and ``/logs/artifacts`` are writable for everybody.
         ``labels`` are put on everything that outlives the process, beside the
-        provider's own (session and owner).
+        provider's own (session and owner). ``tell`` hears of what takes long, a pull or
+        a build, every few seconds.
 
         Raises:
             SandboxUnavailable: this kind of sandbox is not there.
@@ -419,8 +439,8 @@ class Provider(ABC):
         """
 
     @abstractmethod
-    async def sweep(self) -> int:
-        """Remove what dead owners left; returns how many things were removed."""
+    async def sweep(self) -> Swept:
+        """Remove what dead owners left."""
 
     @abstractmethod
     async def aclose(self) -> None:

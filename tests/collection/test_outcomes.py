@@ -515,7 +515,7 @@ class Special(LocalProvider):
     async def sweep(self):
         with open("swept", "a") as file:
             file.write(os.environ.get("PYTEST_XDIST_WORKER", "controller") + "\\n")
-        return 0
+        return await super().sweep()
 def pytest_harbor_sandbox_providers(config):
     return {"special": Special}
 """,
@@ -558,11 +558,32 @@ def test_works_without_other_plugins(project: Project, args: list[str]) -> None:
     assert project.rows("rollouts.jsonl")[0]["outcome"] == "passed"
 
 
+TELLS = """
+from pytest_harbor.sandboxes.local.provider import LocalProvider
+class Tells(LocalProvider):
+    name = "tells"
+    async def start(self, *args, tell, **options):
+        tell("pulling image x: 1 of 2 layers, 3 MB")
+        return await super().start(*args, **options)
+def pytest_harbor_sandbox_providers(config):
+    return {"tells": Tells}
+"""
+
+
 def test_progress_lines_with_v_only(project: Project) -> None:
     project.task("t")
-    result = project.run("datasets", "-v")
-    result.stdout.fnmatch_lines(["  t[[]oracle[]]: agent", "*PASSED*"])
-    assert ": agent" not in str(project.run("datasets").stdout)
+    project.file("conftest.py", TELLS)
+    result = project.run("datasets", "-v", "--harbor-sandbox=tells")
+    result.stdout.fnmatch_lines(
+        [
+            "  t[[]oracle[]]: pulling image x: 1 of 2 layers, 3 MB",
+            "  t[[]oracle[]]: agent",
+            "*PASSED*",
+        ]
+    )
+    quiet = str(project.run("datasets", "--harbor-sandbox=tells").stdout)
+    assert ": agent" not in quiet
+    assert "pulling" not in quiet
 
 
 def test_quiet_collection_lists_ids_only(project: Project) -> None:

@@ -64,6 +64,19 @@ class TestOutage:
         )
         assert result.turns == ()
 
+    def test_a_start_that_fails_always_is_not_tried_again(
+        self, task, scripted, run_scripted
+    ):
+        scripted.failures["start"] = [SandboxStartFailed("no image", is_final=True)]
+        result = run_scripted(task, settings={"retries": 2})
+        assert (result.status, result.reward) == ("terminal", None)
+        [attempt] = result.failed_attempts
+        assert attempt.terminal
+        assert (result.failure_kind, result.failed_phase) == (
+            "harbor:sandbox_start_failed",
+            "seed",
+        )
+
     def test_sandbox_that_dies_under_the_verifier(self, task, scripted, run_scripted):
         scripted.answer = at_test(lambda: SandboxLost("out of memory"))
         result = run_scripted(task, settings={"retries": 0})
@@ -341,9 +354,9 @@ class TestDeadline:
         """With the ready sandbox, or with the episode when not enforced (Q22)."""
 
         class SlowStart(ScriptedProvider):
-            async def start(self, spec, *, name, labels):
+            async def start(self, spec, **options):
                 await anyio.sleep(0.9)
-                return await super().start(spec, name=name, labels=labels)
+                return await super().start(spec, **options)
 
         folder = write_task(tmp_path / "task")
         result = self.run_plan(

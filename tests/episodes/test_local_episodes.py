@@ -14,7 +14,7 @@ import pytest
 from episode_runs import run_folder
 from pytest_harbor.episodes.plain_data import result_to_plain
 from pytest_harbor.errors import SandboxStartFailed
-from pytest_harbor.sandboxes.api import Provider
+from pytest_harbor.sandboxes.api import Provider, Swept
 from pytest_harbor.sandboxes.output import MAX_LOG_BYTES, log_cut
 from task_folders import write_steps_task, write_task
 
@@ -403,14 +403,14 @@ class FailsOnce(Provider):
     def check(self, spec, users):
         self.inner.check(spec, users)
 
-    async def start(self, spec, *, name, labels):
+    async def start(self, spec, **options):
         self.starts += 1
         if self.starts == 1:
             raise SandboxStartFailed("the disk was full")
-        return await self.inner.start(spec, name=name, labels=labels)
+        return await self.inner.start(spec, **options)
 
     async def sweep(self):
-        return 0
+        return Swept()
 
     async def aclose(self):
         pass

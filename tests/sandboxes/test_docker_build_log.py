@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import deque
+from pathlib import Path
 
-from pytest_harbor.sandboxes.docker.build import _follow
+from pytest_harbor.sandboxes.docker.build import BuildLog, follow
 
 
 def test_fragments_in_colours_become_lines():
@@ -17,17 +17,26 @@ def test_fragments_in_colours_become_lines():
         {"stream": "cut off"},
         {"error": "returned a non-zero code: 100\n"},
     ]
-    log: deque[str] = deque(maxlen=30)
-    assert _follow(events, log) == "returned a non-zero code: 100"
-    assert list(log) == [
+    log = BuildLog(Path("environment"))
+    assert follow(events, log) == "returned a non-zero code: 100"
+    assert log.lines == (
         "Step 1/2 : RUN apt-get",
         words,
         " 10%",
         " 20%",
         "100%",
         "cut off",
-    ]
+    )
 
 
 def test_a_build_that_ends_well_has_no_error():
-    assert _follow([{"stream": "Successfully built x\n"}], deque()) == ""
+    assert follow([{"stream": "Successfully built x\n"}], BuildLog(Path())) == ""
+
+
+def test_the_step_that_it_is_at():
+    log = BuildLog(Path("/t/environment"))
+    assert log.line() == "building the image of /t/environment"
+    log.feed("Step 2/3 : RUN apt-get install cowsay\nGet:1 http://deb\n")
+    assert log.line().endswith("environment: step 2/3 RUN apt-get install cowsay")
+    log.feed("#7 [stage-1 3/5] COPY . /app\n#7 DONE 0.1s\n#1 [internal] load\n")
+    assert log.line().endswith(": step 3/5 COPY . /app")

@@ -46,8 +46,10 @@ def test_what_is_read(tmp_path: Path) -> None:
         source = "hub"
         [gym.builds]
         force = true
+        platform = "linux/arm64/v8"
         [gym.defaults]
         timeout_multiplier = 2
+        resource_multiplier = 1.5
         [gym.tasks."my.task"]
         cpus = 4
         memory = "2G"
@@ -61,7 +63,8 @@ def test_what_is_read(tmp_path: Path) -> None:
 
     assert dataset == load_dataset(tmp_path / "dataset.toml")
     assert (dataset.root, dataset.path) == (tmp_path, tmp_path / "dataset.toml")
-    assert dataset.timeout_multiplier == 2
+    assert (dataset.timeout_multiplier, dataset.resource_multiplier) == (2, 1.5)
+    assert (dataset.force_build, dataset.platform) == (True, "linux/arm64/v8")
     assert dataset.overrides == {
         "my.task": {"cpus": 4, "memory_mb": 2048},
         "other": {"memory_mb": 100},
@@ -73,6 +76,33 @@ def test_what_is_read(tmp_path: Path) -> None:
             " use memory_mb = 2048"
         ),
     )
+
+
+@pytest.mark.parametrize(
+    ("toml", "problem"),
+    [
+        (
+            "[gym.builds]\nplatform = 'arm64'\n",
+            "[gym.builds].platform: must be linux/ARCHITECTURE[/VARIANT], not 'arm64'",
+        ),
+        (
+            "[gym.builds]\nplatform = '--x=linux/amd64'\n",
+            (
+                "[gym.builds].platform: must be linux/ARCHITECTURE[/VARIANT],"
+                " not '--x=linux/amd64'"
+            ),
+        ),
+        (
+            "[gym.defaults]\nresource_multiplier = 0\n",
+            "[gym.defaults].resource_multiplier: must be a positive number, not 0",
+        ),
+    ],
+)
+def test_values_that_cannot_be_used(tmp_path: Path, toml: str, problem: str) -> None:
+    write_dataset(tmp_path, toml)
+    with pytest.raises(TaskLoadError) as caught:
+        load_dataset(tmp_path)
+    assert str(caught.value) == f"dataset.toml: {problem}"
 
 
 def test_unknown_override_keys_are_tolerated_and_named(tmp_path: Path) -> None:

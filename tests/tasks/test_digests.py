@@ -102,5 +102,8 @@ def test_depends_on_the_datasets_settings_for_this_task(tmp_path: Path) -> None:
     assert with_dataset("[gym.tasks.other]\ncpus = 1\n") == plain
     assert with_dataset("[gym.tasks.task]\ncpus = 1\n") != plain
     assert with_dataset("[gym.defaults]\ntimeout_multiplier = 2\n") != plain
+    assert with_dataset("[gym.defaults]\nresource_multiplier = 2\n") != plain
+    assert with_dataset("[gym.builds]\nplatform = 'linux/amd64'\n") != plain
+    assert with_dataset("[gym.builds]\nforce = true\n") == plain
     assert with_dataset("", "changed") != plain
     assert with_dataset("") == plain

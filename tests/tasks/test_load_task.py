@@ -519,6 +519,19 @@ def test_overrides_of_the_dataset_come_first(tmp_path: Path) -> None:
     assert (environment.cpus, environment.memory_mb) == (1, 4096)
 
 
+def test_an_override_of_env_goes_variable_by_variable(tmp_path: Path) -> None:
+    folder = write_task(
+        tmp_path / "task", '[environment]\nenv = { A = "1", B = "2" }\n'
+    )
+    dataset = Dataset(
+        tmp_path,
+        tmp_path / "dataset.toml",
+        overrides={"task": {"env": {"B": "3", "C": "4"}}},
+    )
+    environment = load_task(folder, dataset=dataset).config.environment
+    assert environment.env == {"A": "1", "B": "3", "C": "4"}
+
+
 def test_overrides_are_checked_with_the_task(tmp_path: Path) -> None:
     folder = write_task(
         tmp_path / "task",

@@ -654,3 +654,30 @@ def test_a_plan_survives_json(folder: Path) -> None:
 
     assert plan.refusals
     assert adapter.validate_json(adapter.dump_json(plan)) == plan
+
+
+def test_the_dataset_scales_resources_and_says_how_images_are_built(
+    tmp_path: Path,
+) -> None:
+    dataset = Dataset(
+        tmp_path,
+        tmp_path / "dataset.toml",
+        resource_multiplier=1.5,
+        platform="linux/amd64",
+        force_build=True,
+        overrides={"task": {"memory_mb": 101}},
+    )
+    plan = plan_of(
+        tmp_path / "task",
+        "[environment]\ncpus = 1\nmemory_mb = 1\ndocker_image = 'x'\n"
+        "[verifier.environment]\nstorage_mb = 100\ndocker_image = 'y'\n",
+        dataset=dataset,
+    )
+    environment = plan.environment
+    assert (environment.cpus, environment.memory_mib) == (1.5, 152)
+    assert environment.storage_mib is None
+    verifier = plan.turns[0].verifier.environment
+    assert verifier is not None
+    assert (verifier.storage_mib, verifier.cpus) == (150, None)
+    assert (environment.platform, verifier.platform) == ("linux/amd64",) * 2
+    assert plan.force_build

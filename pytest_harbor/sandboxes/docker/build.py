@@ -1,208 +1,250 @@
-"""Pulling and building images, with errors that a task's author can act on."""
+"""Building images, with errors that a task's author can act on."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import subprocess
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import anyio
-import anyio.to_thread
 import docker
-import requests
 from anyio.streams.text import TextReceiveStream
 
 from pytest_harbor.errors import SandboxStartFailed
-from pytest_harbor.sandboxes.docker import context
-from pytest_harbor.sandboxes.docker.client import DaemonError, Engine, daemon_errors
-
-T = TypeVar("T")
+from pytest_harbor.sandboxes.api import Tell
+from pytest_harbor.sandboxes.docker import context, faults
+from pytest_harbor.sandboxes.docker.client import DaemonError, Engine
+from pytest_harbor.sandboxes.docker.dockerfile import needs_buildkit
+from pytest_harbor.sandboxes.docker.long_calls import interruptible, telling
 
 SHOWN_LINES = 30
 """Last lines of a build's log that an error shows."""
 
+_STEP_CHARS = 90
 _COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-_HEREDOC = re.compile(
-    r"^\s*(RUN|COPY|ADD)\b.*<<-?\s*[\"']?\w+", re.IGNORECASE | re.MULTILINE
+_STEP = re.compile(
+    r"^(?:#\d+ \[[^\]]*?(?P<kit>\d+/\d+)\]|Step (?P<classic>\d+/\d+) :)\s*(?P<what>.*)"
 )
+_BUILDKIT_FAILURE = re.compile(r"^ERROR: (?:failed to build: )?(.*)")
 _OUTSIDE = re.compile(
     r"COPY failed|ADD failed|forbidden path outside the build context"
     r"|failed to compute cache key|no such file or directory|not found",
     re.IGNORECASE,
 )
+_NO_BUILDX_SINCE = 23
+"""From this version of the command on, BuildKit is in the buildx plugin alone."""
 
 
-async def pull(engine: Engine, name: str) -> None:
-    """Pull an image. Raises DaemonError with the daemon's own message."""
-    repository, tag = _split_name(name)
+@dataclass(frozen=True)
+class Builder:
+    """Who builds: BuildKit by a command, or (no command) the daemon's classic builder."""
 
-    def work(client: docker.APIClient) -> None:
-        for event in client.pull(repository, tag=tag, stream=True, decode=True):
-            if "error" in event:
-                raise DaemonError(str(event["error"]), 500)
+    command: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
 
-    await _interruptible(engine, work)
+    @property
+    def is_buildkit(self) -> bool:
+        """False for the classic builder."""
+        return bool(self.command)
 
 
-async def build(engine: Engine, folder: Path, tag: str, *, force: bool) -> None:
-    """Build ``folder`` as ``tag``: by BuildKit where the CLI has it, else classically.
+async def find_builder() -> Builder:
+    """The best builder here: the buildx plugin, an older command's own BuildKit, or none.
+
+    ``DOCKER_BUILDKIT=0`` asks for the classic one, as it does of the command.
+    """
+    if os.environ.get("DOCKER_BUILDKIT") == "0":
+        return Builder()
+    if await _said_by("docker", "buildx", "version") is not None:
+        return Builder(("docker", "buildx", "build", "--load"))
+    version = re.search(r"version (\d+)\.", await _said_by("docker", "--version") or "")
+    if version and int(version[1]) < _NO_BUILDX_SINCE:
+        return Builder(("docker", "build"), {"DOCKER_BUILDKIT": "1"})
+    return Builder()
+
+
+async def _said_by(*command: str) -> str | None:
+    try:
+        done = await anyio.run_process(command, check=False)
+    except OSError:
+        return None
+    return done.stdout.decode(errors="replace") if done.returncode == 0 else None
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What is to be built."""
+
+    folder: Path
+    tag: str
+    platform: str | None = None
+    use_cache: bool = True
+
+    @property
+    def dockerfile(self) -> Path:
+        """The file that says how."""
+        return self.folder / context.DOCKERFILE
+
+
+async def build(
+    engine: Engine, builder: Builder, recipe: Recipe, tell: Tell | None
+) -> None:
+    """Build an image.
 
     Raises:
         SandboxStartFailed: with the last lines of the build's log, and a hint.
         DaemonError: the daemon is gone.
     """
-    if not (folder / context.DOCKERFILE).is_file():
-        raise SandboxStartFailed(f"{folder} has no {context.DOCKERFILE}")
-    log: deque[str] = deque(maxlen=SHOWN_LINES)
-    has_buildx = await _has_buildx()
-    if has_buildx:
-        failure = await _build_with_buildx(folder, tag, force, log)
-    else:
-        failure = await _build_classically(engine, folder, tag, force, log)
+    if not recipe.dockerfile.is_file():
+        raise SandboxStartFailed(
+            f"{recipe.folder} has no {context.DOCKERFILE}", is_final=True
+        )
+    log = BuildLog(recipe.folder)
+
+    async def run() -> str:
+        if builder.is_buildkit:
+            return await _build_by_command(builder, recipe, log)
+        return await _build_classically(engine, recipe, log)
+
+    failure = await telling(tell, log.line, run)
     if failure:
-        raise SandboxStartFailed(_build_error(folder, failure, log, has_buildx))
+        raise SandboxStartFailed(
+            _error_text(recipe, failure, log, builder),
+            is_final=faults.is_final_build(failure, log.lines),
+        )
 
 
-async def _build_classically(
-    engine: Engine, folder: Path, tag: str, force: bool, log: deque[str]
-) -> str:
+class BuildLog:
+    """The end of a build's log, and the step that it is at."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._lines: deque[str] = deque(maxlen=SHOWN_LINES)
+        self._step = ""
+        self._rest = ""
+
+    def feed(self, text: str) -> None:
+        """Take the next piece of output.
+
+        What commands write arrives in fragments, each in colours of its own when it is
+        standard error: lines are put together here.
+        """
+        text = _COLOURS.sub("", text)
+        *lines, self._rest = (self._rest + text).replace("\r", "\n").split("\n")
+        for line in lines:
+            self._add(line)
+
+    def end(self) -> None:
+        """Nothing more comes."""
+        rest, self._rest = self._rest, ""
+        self._add(rest)
+
+    def _add(self, line: str) -> None:
+        if not line.strip():
+            return
+        self._lines.append(line)
+        if step := _STEP.match(line):
+            number = step["kit"] or step["classic"]
+            self._step = f"step {number} {step['what']}"[:_STEP_CHARS].rstrip()
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The last lines."""
+        return tuple(self._lines)
+
+    def line(self) -> str:
+        """How far it is."""
+        where = f": {self._step}" if self._step else ""
+        return f"building the image of {self._folder}{where}"
+
+
+async def _build_classically(engine: Engine, recipe: Recipe, log: BuildLog) -> str:
     def work(client: docker.APIClient) -> str:
         try:
-            content = context.archive(folder)
+            content = context.archive(recipe.folder)
         except OSError as error:
             return f"cannot read the build context: {error}"
         with content:
             events = client.build(
                 fileobj=content,
                 custom_context=True,
-                tag=tag,
-                nocache=force,
+                tag=recipe.tag,
+                nocache=not recipe.use_cache,
+                platform=recipe.platform,
                 rm=True,
                 forcerm=True,
                 decode=True,
             )
-            return _follow(events, log)
+            return follow(events, log)
 
     try:
-        return await _interruptible(engine, work)
+        return await interruptible(engine, work)
     except DaemonError as error:
         if error.status is None:
             raise
         return error.text
 
 
-def _follow(events: Iterable[Mapping[str, Any]], log: deque[str]) -> str:
-    """Collect the log's lines; returns the error that ended the build, if one did.
-
-    What commands write arrives in fragments, each in colours of its own when it is
-    standard error: lines are put together here.
-    """
-    rest = ""
+def follow(events: Iterable[Mapping[str, Any]], log: BuildLog) -> str:
+    """Collect the log's lines; returns the error that ended the build, if one did."""
     for event in events:
         if "error" in event:
-            log.extend([rest] if rest else [])
+            log.end()
             return str(event["error"]).strip()
-        text = _COLOURS.sub("", str(event.get("stream", "")))
-        *lines, rest = (rest + text).replace("\r", "\n").split("\n")
-        log.extend(line for line in lines if line.strip())
+        log.feed(str(event.get("stream", "")))
+    log.end()
     return ""
 
 
-async def _build_with_buildx(
-    folder: Path, tag: str, force: bool, log: deque[str]
-) -> str:
-    command = ["docker", "buildx", "build", "--load", "--progress=plain", "--tag", tag]
-    command += ["--no-cache"] if force else []
+async def _build_by_command(builder: Builder, recipe: Recipe, log: BuildLog) -> str:
+    command = [*builder.command, "--progress=plain", "--tag", recipe.tag]
+    command += [] if recipe.use_cache else ["--no-cache"]
+    command += ["--platform", recipe.platform] if recipe.platform else []
     process = await anyio.open_process(
-        [*command, str(folder)], stdin=subprocess.DEVNULL, stderr=subprocess.STDOUT
+        [*command, str(recipe.folder)],
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.STDOUT,
+        env={**os.environ, **builder.env},
     )
-    rest = ""
     try:
         assert process.stdout is not None
         async for text in TextReceiveStream(process.stdout, errors="replace"):
-            *lines, rest = (rest + text).split("\n")
-            log.extend(lines)
-        log.extend([rest] if rest else [])
+            log.feed(text)
+        log.end()
         code = await process.wait()
     finally:
         with anyio.CancelScope(shield=True):
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             await process.aclose()
-    return f"docker buildx build ended with exit code {code}" if code else ""
+    if code == 0:
+        return ""
+    # Its last line says why, but for what newer versions add about themselves.
+    said = [match[1] for line in log.lines if (match := _BUILDKIT_FAILURE.match(line))]
+    why = (*log.lines[-1:], *said)
+    return why[-1] if why else f"{' '.join(command[:3])} ended with exit code {code}"
 
 
-async def _has_buildx() -> bool:
-    try:
-        found = await anyio.run_process(["docker", "buildx", "version"], check=False)
-    except OSError:
-        return False
-    return found.returncode == 0
-
-
-def _build_error(
-    folder: Path, failure: str, log: Iterable[str], has_buildx: bool
-) -> str:
-    lines = [line for line in log if line.strip()]
-    dockerfile = folder / context.DOCKERFILE
-    text = dockerfile.read_text(errors="replace")
-    parts = [f"building {dockerfile} failed: {failure}", *lines]
-    if not has_buildx and _HEREDOC.search(text):
+def _error_text(recipe: Recipe, failure: str, log: BuildLog, builder: Builder) -> str:
+    parts = [f"building {recipe.dockerfile} failed: {failure}"]
+    parts += [line for line in log.lines if line.strip() != failure]
+    needs = needs_buildkit(recipe.dockerfile.read_text(errors="replace"))
+    # Where a command ran, the builder had understood the whole file.
+    if needs and not (builder.is_buildkit or faults.is_command(failure)):
         parts.append(
-            "hint: the Dockerfile has a heredoc (<<EOF), which needs BuildKit; install "
-            "the docker buildx plugin, or write the lines with printf or COPY"
+            f"hint: the Dockerfile needs BuildKit ({', '.join(needs)}), and only "
+            "Docker's classic builder is here; install the docker buildx plugin"
         )
-    if _OUTSIDE.search("\n".join([failure, *lines[-5:]])):
+    if _OUTSIDE.search("\n".join([failure, *log.lines[-5:]])):
         parts.append(
-            f"hint: the build context is {folder}, nothing outside of it can be "
-            f"copied; paths in COPY and ADD start there (not `COPY {folder.name}/...`)"
+            f"hint: the build context is {recipe.folder}, nothing outside of it can be "
+            "copied; paths in COPY and ADD start there "
+            f"(not `COPY {recipe.folder.name}/...`)"
         )
     return "\n".join(parts)
-
-
-class _TrackingClient(docker.APIClient):
-    """Remembers its last response, so that another thread can hang up."""
-
-    response: requests.Response | None = None
-
-    def send(self, request: Any, **options: Any) -> requests.Response:
-        self.response = super().send(request, **options)
-        return self.response
-
-    def hang_up(self) -> None:
-        """Make a read that goes on in another thread end; the daemon then stops too."""
-        if self.response is not None:
-            # AttributeError: urllib3 before 2.3, where the thread ends with the build.
-            with contextlib.suppress(OSError, ValueError, AttributeError):
-                self.response.raw.shutdown()
-
-
-async def _interruptible(engine: Engine, work: Callable[[docker.APIClient], T]) -> T:
-    """Run something long in a thread that ends when the caller is cancelled."""
-    client = engine.long_client(_TrackingClient)
-
-    def in_thread() -> T:
-        try:
-            with daemon_errors():
-                return work(client)
-        finally:
-            client.close()
-
-    try:
-        return await anyio.to_thread.run_sync(in_thread, abandon_on_cancel=True)
-    except anyio.get_cancelled_exc_class():
-        client.hang_up()
-        raise
-
-
-def _split_name(name: str) -> tuple[str, str | None]:
-    """Repository and tag; ``latest`` rather than every tag, digests stay whole."""
-    if "@" in name:
-        return name, None
-    head, slash, last = name.rpartition("/")
-    base, _, tag = last.partition(":")
-    return f"{head}{slash}{base}", tag or "latest"

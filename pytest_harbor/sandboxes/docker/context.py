@@ -17,13 +17,13 @@ _IGNORE_FILE = ".dockerignore"
 _CHUNK = 1024 * 1024
 
 
-def image_tag(context: Path, name: str) -> str:
+def image_tag(context: Path, name: str, platform: str | None = None) -> str:
     """The tag of what ``context`` builds: its name and the hash of its content.
 
-    Names, modes, link targets and bytes count, times do not, and neither does what
-    ``.dockerignore`` leaves out. Raises OSError.
+    Names, modes, link targets and bytes count, and so does a ``platform``; times do
+    not, and neither does what ``.dockerignore`` leaves out. Raises OSError.
     """
-    digest = hashlib.sha256()
+    digest = hashlib.sha256((platform or "").encode())
     for relative in _members(context):
         path = context / relative
         facts = path.lstat()

@@ -112,7 +112,8 @@ class NewContainer:
         if not files.exists(client, container, SHELL):
             raise SandboxStartFailed(
                 f"image {self.image.name} has no {SHELL}, so commands cannot run in it; "
-                "use an image with a shell"
+                "use an image with a shell",
+                is_final=True,
             )
 
 

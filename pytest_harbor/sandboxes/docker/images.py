@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import os
+import hashlib
+import json
 import re
-import tempfile
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -19,9 +19,12 @@ import docker
 from filelock import FileLock, Timeout
 
 from pytest_harbor.errors import SandboxStartFailed
-from pytest_harbor.sandboxes.api import EnvironmentSpec
+from pytest_harbor.sandboxes.api import EnvironmentSpec, Tell
 from pytest_harbor.sandboxes.docker import build, context
+from pytest_harbor.sandboxes.docker.build import Builder
 from pytest_harbor.sandboxes.docker.client import NOT_FOUND, DaemonError, Engine
+from pytest_harbor.sandboxes.docker.machine import shared_folder
+from pytest_harbor.sandboxes.docker.pull import pull
 
 _LOCK_POLL_SECONDS = 0.1
 
@@ -37,16 +40,22 @@ class Image:
 
 
 class Images:
-    """The images of one session."""
+    """The images of one session.
 
-    def __init__(self, engine: Engine) -> None:
+    ``run`` names the run of all its workers: ``--harbor-force-build`` builds once in it.
+    """
+
+    def __init__(self, engine: Engine, run: str) -> None:
         self._engine = engine
+        self._run = run
         self._known: dict[str, Image] = {}
-        self._tags: dict[Path, str] = {}
+        self._tags: dict[tuple[Path, str | None], str] = {}
         self._locks: dict[str, anyio.Lock] = {}
-        self._session_began = time.time()
+        self._builder: Builder | None = None
 
-    async def ready(self, spec: EnvironmentSpec, name: str) -> Image:
+    async def ready(
+        self, spec: EnvironmentSpec, name: str, tell: Tell | None = None
+    ) -> Image:
         """The image of ``spec``, pulled or built if it is not there.
 
         ``name`` becomes part of the tag of what is built.
@@ -58,9 +67,9 @@ class Images:
         try:
             with anyio.fail_after(spec.start_timeout_seconds):
                 if spec.image is not None:
-                    return await self._pulled(spec.image)
+                    return await self._pulled(spec.image, tell)
                 if spec.build_context is not None:
-                    return await self._built(spec.build_context, name, spec.force_build)
+                    return await self._built(spec, spec.build_context, name, tell)
         except TimeoutError:
             what = spec.image or f"what {spec.build_context} builds"
             raise SandboxStartFailed(
@@ -69,56 +78,60 @@ class Images:
             ) from None
         raise SandboxStartFailed(
             "docker needs an image: set environment.docker_image in task.toml, or add "
-            "environment/Dockerfile"
+            "environment/Dockerfile",
+            is_final=True,
         )
 
-    async def _pulled(self, name: str) -> Image:
+    async def _pulled(self, name: str, tell: Tell | None) -> Image:
         async with self._lock(name):
             if known := await self._find(name):
                 return known
-            try:
-                await build.pull(self._engine, name)
-            except DaemonError as error:
-                raise SandboxStartFailed(
-                    f"image {name} is not here and cannot be pulled: {error.text}. "
-                    f"Check the name in environment.docker_image; `docker pull {name}` "
-                    "shows the same, `docker login` helps with a private registry."
-                ) from error
+            async with _machine_wide_lock(f"pull {name}", tell):
+                if known := await self._find(name):
+                    return known
+                await pull(self._engine, name, tell)
             return await self._found(name)
 
-    async def _built(self, folder: Path, name: str, force: bool) -> Image:
-        tag = await self._tag(folder, name)
+    async def _built(
+        self, spec: EnvironmentSpec, folder: Path, name: str, tell: Tell | None
+    ) -> Image:
+        tag = await self._tag(folder, name, spec.platform)
         waited_since = time.time()
         async with self._lock(tag):
             if known := self._known.get(tag):
                 return known
-            if not force and (known := await self._find(tag)):
+            if not spec.force_build and (known := await self._find(tag)):
                 return known
-            async with _machine_wide_lock(tag) as record:
-                already = self._session_began if force else 0.0
-                if record.built_at >= already and (known := await self._find(tag)):
+            async with _machine_wide_lock(tag, tell) as record:
+                is_fresh = not spec.force_build or record.forced_by(self._run)
+                if is_fresh and (known := await self._find(tag)):
                     return known
-                if record.failed_at >= waited_since:
-                    raise SandboxStartFailed(record.failure)
+                record.raise_failure(since=waited_since)
+                recipe = build.Recipe(
+                    folder, tag, spec.platform, use_cache=not spec.force_build
+                )
+                if self._builder is None:
+                    self._builder = await build.find_builder()
                 try:
-                    await build.build(self._engine, folder, tag, force=force)
+                    await build.build(self._engine, self._builder, recipe, tell)
                 except SandboxStartFailed as error:
-                    record.failed(str(error))
+                    record.failed(error)
                     raise
-                record.built()
+                record.built(forced_by=self._run if spec.force_build else "")
             return await self._found(tag)
 
-    async def _tag(self, folder: Path, name: str) -> str:
-        if folder not in self._tags:
+    async def _tag(self, folder: Path, name: str, platform: str | None) -> str:
+        key = (folder, platform)
+        if key not in self._tags:
             try:
-                self._tags[folder] = await anyio.to_thread.run_sync(
-                    context.image_tag, folder, name
+                self._tags[key] = await anyio.to_thread.run_sync(
+                    context.image_tag, folder, name, platform
                 )
             except OSError as error:
                 raise SandboxStartFailed(
                     f"cannot read the build context {folder}: {error}"
                 ) from error
-        return self._tags[folder]
+        return self._tags[key]
 
     def _lock(self, key: str) -> anyio.Lock:
         return self._locks.setdefault(key, anyio.Lock())
@@ -156,55 +169,51 @@ class _BuildRecord:
         self._built = stem.with_suffix(".built")
         self._failed = stem.with_suffix(".failed")
 
-    @property
-    def built_at(self) -> float:
-        return _modified(self._built)
+    def forced_by(self, run: str) -> bool:
+        """True when this very run built it without a cache."""
+        try:
+            return self._built.read_text() == run
+        except OSError:
+            return False
 
-    @property
-    def failed_at(self) -> float:
-        return _modified(self._failed)
+    def raise_failure(self, *, since: float) -> None:
+        """Raise what a build ended with that those who waited need not repeat."""
+        try:
+            if self._failed.stat().st_mtime < since:
+                return
+            failure = json.loads(self._failed.read_text())
+            error = SandboxStartFailed(failure["text"], is_final=failure["is_final"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return
+        raise error
 
-    @property
-    def failure(self) -> str:
-        return self._failed.read_text()
-
-    def built(self) -> None:
-        self._built.touch()
+    def built(self, *, forced_by: str) -> None:
+        self._built.write_text(forced_by)
         self._failed.unlink(missing_ok=True)
 
-    def failed(self, text: str) -> None:
-        self._failed.write_text(text)
-
-
-def _modified(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return -1.0
-
-
-def _lock_folder() -> Path:
-    folder = Path(tempfile.gettempdir(), f"pytest-harbor-{os.getuid()}", "images")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        folder.parent.chmod(0o700)  # fails when somebody else made it
-    except OSError as error:
-        raise SandboxStartFailed(
-            f"cannot use {folder} for the locks of image builds: {error}"
-        ) from error
-    return folder
+    def failed(self, error: SandboxStartFailed) -> None:
+        failure = {"text": str(error), "is_final": error.is_final}
+        self._failed.write_text(json.dumps(failure))
 
 
 @contextlib.asynccontextmanager
-async def _machine_wide_lock(tag: str) -> AsyncIterator[_BuildRecord]:
-    """One build of a tag at a time, whichever process wants it."""
-    stem = _lock_folder() / re.sub(r"[^a-z0-9]+", "-", tag)
-    lock = FileLock(stem.with_suffix(".lock"), thread_local=False)
+async def _machine_wide_lock(
+    name: str, tell: Tell | None
+) -> AsyncIterator[_BuildRecord]:
+    """One build of a tag, or pull of a name, at a time, whichever process wants it."""
+    folder = shared_folder("images")
+    digest = hashlib.sha256(name.encode()).hexdigest()[:16]
+    stem = folder / f"{re.sub(r'[^a-z0-9]+', '-', name.lower())[:80]}-{digest}"
+    lock = FileLock(f"{stem}.lock", thread_local=False)
+    has_told = False
     while True:
         try:
             lock.acquire(timeout=0)
             break
         except Timeout:
+            if tell is not None and not has_told:
+                tell("waiting for another process that makes the same image")
+                has_told = True
             await anyio.sleep(_LOCK_POLL_SECONDS)
     try:
         yield _BuildRecord(stem)

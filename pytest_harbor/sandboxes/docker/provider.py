@@ -25,6 +25,8 @@ from pytest_harbor.sandboxes.api import (
     Capabilities,
     EnvironmentSpec,
     Provider,
+    Swept,
+    Tell,
     User,
 )
 
@@ -102,7 +104,12 @@ class DockerProvider(Provider):
             )
 
     async def start(
-        self, spec: EnvironmentSpec, *, name: str, labels: Mapping[str, str]
+        self,
+        spec: EnvironmentSpec,
+        *,
+        name: str,
+        labels: Mapping[str, str],
+        tell: Tell | None = None,
     ) -> DockerSandbox:
         self.check(spec, ())
         engine = await self._connected()
@@ -110,7 +117,7 @@ class DockerProvider(Provider):
         from pytest_harbor.sandboxes.docker.create import start_error
 
         try:
-            return await self._start(engine, spec, name, labels)
+            return await self._start(engine, spec, name, labels, tell)
         except DaemonError as error:
             raise start_error(error, spec) from error
 
@@ -120,6 +127,7 @@ class DockerProvider(Provider):
         spec: EnvironmentSpec,
         name: str,
         labels: Mapping[str, str],
+        tell: Tell | None,
     ) -> DockerSandbox:
         from pytest_harbor.sandboxes.docker.container import DockerSandbox
         from pytest_harbor.sandboxes.docker.create import NewContainer
@@ -128,7 +136,8 @@ class DockerProvider(Provider):
 
         assert self._images is not None
         assert self._starts is not None
-        image = await self._images.ready(spec, labels.get(TASK_LABEL, name))
+        task = labels.get(TASK_LABEL, name)
+        image = await self._images.ready(spec, task, tell)
         new = NewContainer(
             spec=spec,
             image=image,
@@ -167,7 +176,7 @@ class DockerProvider(Provider):
             raise
         return sandbox
 
-    async def sweep(self) -> int:
+    async def sweep(self) -> Swept:
         engine = await self._connected()
         from pytest_harbor.sandboxes.docker import sweep
         from pytest_harbor.sandboxes.docker.client import DaemonError
@@ -210,7 +219,9 @@ class DockerProvider(Provider):
         except SandboxUnavailable as error:
             self._reason = str(error)
             raise
-        self._images = Images(engine)
+        # The run of pytest-xdist that this process is a worker of, if it is one.
+        run = os.environ.get("PYTEST_XDIST_TESTRUNUID", self._session)
+        self._images = Images(engine, run)
         self._starts = anyio.Semaphore(self._max_starts)
         return engine
 

@@ -11,6 +11,7 @@ from typing import Final
 
 import docker
 
+from pytest_harbor.sandboxes.api import TASK_LABEL, Swept
 from pytest_harbor.sandboxes.docker.client import NOT_FOUND, DaemonError, daemon_errors
 from pytest_harbor.sandboxes.owner import Owner
 
@@ -28,20 +29,29 @@ def all_labels(labels: Mapping[str, str], session: str) -> dict[str, str]:
     return {SESSION_LABEL: session, **labels, OWNER_LABEL: str(Owner.current())}
 
 
-def sweep(client: docker.APIClient) -> int:
-    """Remove containers and networks of owners that are dead; returns how many."""
+def sweep(client: docker.APIClient) -> Swept:
+    """Remove containers, networks and volumes of owners that are dead."""
     filters = {"label": [OWNER_LABEL]}
-    removed = 0
+    removed: list[str] = []
+    kept: list[str] = []
     for container in client.containers(all=True, filters=filters):
-        is_kept = any(name.endswith(KEPT_SUFFIX) for name in container["Names"] or ())
-        if not is_kept and _is_orphan(container.get("Labels")):
-            removed += remove_container(client, container["Id"])
+        labels = container.get("Labels")
+        name = str((container["Names"] or [container["Id"]])[0]).lstrip("/")
+        if name.endswith(KEPT_SUFFIX):
+            kept.append(f"container {name}: docker rm -f -v {name}")
+        elif _is_orphan(labels) and remove_container(client, container["Id"]):
+            removed.append(f"container {name}{_of_task(labels)}")
     for network in client.networks(filters=filters):
         if _is_orphan(network.get("Labels")):
             with contextlib.suppress(DaemonError), daemon_errors():
                 client.remove_network(network["Id"])
-                removed += 1
-    return removed
+                removed.append(f"network {network['Name']}")
+    for volume in client.volumes(filters=filters)["Volumes"] or ():
+        if _is_orphan(volume.get("Labels")):
+            with contextlib.suppress(DaemonError), daemon_errors():
+                client.remove_volume(volume["Name"])
+                removed.append(f"volume {volume['Name']}")
+    return Swept(tuple(removed), tuple(kept))
 
 
 def remove_container(client: docker.APIClient, container: str) -> bool:
@@ -58,6 +68,11 @@ def remove_container(client: docker.APIClient, container: str) -> bool:
             return False
         raise
     return True
+
+
+def _of_task(labels: Mapping[str, str] | None) -> str:
+    task = (labels or {}).get(TASK_LABEL)
+    return f" of task {task}" if task else ""
 
 
 def _is_orphan(labels: Mapping[str, str] | None) -> bool:

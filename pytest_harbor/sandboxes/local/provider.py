@@ -25,6 +25,8 @@ from pytest_harbor.sandboxes.api import (
     EnvironmentSpec,
     Provider,
     Sandbox,
+    Swept,
+    Tell,
     Upload,
     User,
 )
@@ -138,6 +140,7 @@ class LocalProvider(Provider):
         *,
         name: str,
         labels: Mapping[str, str],  # noqa: ARG002  # nothing outlives the process
+        tell: Tell | None = None,  # noqa: ARG002  # nothing takes long
     ) -> Sandbox:
         found = await self.probe()
         if not found.available:
@@ -273,10 +276,15 @@ class LocalProvider(Provider):
         running = [known for known in self._sandboxes if not known.is_stopped]
         self._sandboxes = [*running, sandbox]
 
-    async def sweep(self) -> int:
-        removed = await anyio.to_thread.run_sync(shelf.sweep_processes)
-        removed += await anyio.to_thread.run_sync(shelf.sweep_folders)
-        return removed + await anyio.to_thread.run_sync(Ground().sweep)
+    async def sweep(self) -> Swept:
+        removed = []
+        for what, sweep in (
+            ("process of a killed broker", shelf.sweep_processes),
+            ("temporary folder", shelf.sweep_folders),
+            ("place that was used in-place", Ground().sweep),
+        ):
+            removed += [what] * await anyio.to_thread.run_sync(sweep)
+        return Swept(tuple(removed))
 
     async def aclose(self) -> None:
         with anyio.CancelScope(shield=True):

@@ -19,7 +19,7 @@ from pytest_harbor.tasks.folder.legacy import modernise_environment
 from pytest_harbor.tasks.folder.model import EnvironmentConfig, Table
 from pytest_harbor.tasks.folder.toml_file import validate
 from pytest_harbor.tasks.folder.unknown_keys import unknown_keys
-from pytest_harbor.tasks.folder.values import Seconds
+from pytest_harbor.tasks.folder.values import Platform, Seconds
 from pytest_harbor.tasks.toml_text import parse
 
 DATASET_FILE = "dataset.toml"
@@ -33,6 +33,17 @@ class DefaultsConfig(Table):
 
     timeout_multiplier: Seconds = 1.0
     """Scales agent and verifier budgets; collect hooks and health checks not."""
+    resource_multiplier: Seconds = 1.0
+    """Scales declared ``cpus``, ``memory_mb`` and ``storage_mb``."""
+
+
+class BuildsConfig(Table):
+    """``[gym.builds]``: how the images of the dataset's tasks are built."""
+
+    platform: Platform | None = None
+    """What they are built for (``linux/amd64``); unset: the daemon's own."""
+    force: bool = False
+    """Build in every run, whatever is cached."""
 
 
 class GymConfig(Table):
@@ -44,8 +55,9 @@ class GymConfig(Table):
     domain: Any = None
     verified: Any = None
     source: Any = None
-    builds: Any = None
     verifier: Any = None
+    builds: BuildsConfig = Field(default_factory=BuildsConfig)
+    """Image builds."""
     defaults: DefaultsConfig = Field(default_factory=DefaultsConfig)
     """Policy for every task."""
     tasks: dict[str, dict[str, Any]] = Field(default_factory=dict)
@@ -75,6 +87,9 @@ class Dataset:
     path: Path
     """``dataset.toml``; it need not exist where there is only a ``verifier.py``."""
     timeout_multiplier: float = 1.0
+    resource_multiplier: float = 1.0
+    platform: str | None = None
+    force_build: bool = False
     overrides: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     raw: Mapping[str, Any] = field(default_factory=dict)
     """The file as parsed."""
@@ -117,6 +132,9 @@ def load_dataset(path: Path, *, strict: bool = False) -> Dataset:
         root=root,
         path=file,
         timeout_multiplier=config.gym.defaults.timeout_multiplier,
+        resource_multiplier=config.gym.defaults.resource_multiplier,
+        platform=config.gym.builds.platform,
+        force_build=config.gym.builds.force,
         overrides=overrides,
         raw=raw,
         verifier_py=verifier_py,

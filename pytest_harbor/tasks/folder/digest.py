@@ -41,7 +41,7 @@ def folder_digest(folder: Path) -> str:
 def task_digest(folder: str, task: Task) -> str:
     """The digest of everything that decides what the task is.
 
-    ``folder`` is its folder's; the dataset adds its timeout multiplier, overrides and
+    ``folder`` is its folder's; the dataset adds its multipliers, platform, overrides and
     shared verifier.
     """
     if task.dataset is None:
@@ -50,6 +50,11 @@ def task_digest(folder: str, task: Task) -> str:
         "timeout_multiplier": task.dataset.timeout_multiplier,
         "environment": task.dataset.overrides.get(task.id, {}),
     }
+    # Absent where they say nothing, so that digests of earlier runs stay.
+    if task.dataset.resource_multiplier != 1.0:
+        settings["resource_multiplier"] = task.dataset.resource_multiplier
+    if task.dataset.platform is not None:
+        settings["platform"] = task.dataset.platform
     text = json.dumps(settings, sort_keys=True, default=str)
     whole = hashlib.sha256(f"{folder}\0dataset\0{text}\0".encode())
     verifier = task.verifier_py

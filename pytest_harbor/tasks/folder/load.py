@@ -86,8 +86,12 @@ def _read_toml(folder: Path, found: Findings) -> dict[str, Any] | None:
 
 def _apply(override: Any, raw: dict[str, Any]) -> None:
     environment = raw.setdefault("environment", {})
-    if isinstance(environment, dict):
-        environment.update(override)
+    if not isinstance(environment, dict):
+        return
+    own = environment.get("env")
+    environment.update(override)
+    if isinstance(own, dict) and isinstance(override.get("env"), dict):
+        environment["env"] = own | override["env"]  # variable by variable
 
 
 def _warn_of_booleans(raw: dict[str, Any], found: Findings) -> None:

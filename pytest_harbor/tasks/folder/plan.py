@@ -6,6 +6,7 @@ read but the prompt template and, for the digest, the task's files.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -91,7 +92,8 @@ def plan_episode(
         turn_sessions=settings.turn_sessions,
         agent_outcome_policy=settings.agent_outcome_policy,
         agent_setup_timeout_seconds=settings.agent_setup_timeout_s,
-        force_build=settings.force_build,
+        force_build=settings.force_build
+        or (task.dataset is not None and task.dataset.force_build),
         warnings=(*task.warnings, *deadline.warnings),
         refusals=plan_refusals(task, settings, turns, agent=agent),
     )
@@ -225,7 +227,7 @@ def _agent_environment(task: Task) -> EnvironmentPlan:
     has_image = bool(config.docker_image)
     has_recipe = task.has_dockerfile or task.compose_file is not None
     return replace(
-        _environment(config, "[environment]"),
+        _environment(task, config, "[environment]"),
         build_context=task.environment
         if task.has_dockerfile and not has_image
         else None,
@@ -243,7 +245,7 @@ def _verifier_environment(
         task.config, step, has_tests_dockerfile=task.has_tests_dockerfile
     )
     if declared.is_own or from_tests:
-        plan = _environment(declared.config, declared.table)
+        plan = _environment(task, declared.config, declared.table)
         if from_tests:
             plan = replace(plan, image=None, build_context=task.tests)
     else:
@@ -260,7 +262,9 @@ def _verifier_environment(
     return plan, bool(from_tests or (declared.is_own and declared.config.docker_image))
 
 
-def _environment(config: EnvironmentConfig, table: str) -> EnvironmentPlan:
+def _environment(task: Task, config: EnvironmentConfig, table: str) -> EnvironmentPlan:
+    dataset = task.dataset
+    factor = dataset.resource_multiplier if dataset is not None else 1.0
     return EnvironmentPlan(
         image=config.docker_image or None,
         workdir=config.workdir or None,
@@ -268,10 +272,13 @@ def _environment(config: EnvironmentConfig, table: str) -> EnvironmentPlan:
         table=table,
         network=config.network_mode or "public",
         allowed_hosts=config.allowed_hosts or (),
-        cpus=config.cpus or None,
-        memory_mib=config.memory_mb or None,
-        storage_mib=config.storage_mb or None,
+        cpus=config.cpus * factor if config.cpus else None,
+        memory_mib=math.ceil(config.memory_mb * factor) if config.memory_mb else None,
+        storage_mib=math.ceil(config.storage_mb * factor)
+        if config.storage_mb
+        else None,
         start_timeout_seconds=config.build_timeout_sec,
+        platform=dataset.platform if dataset is not None else None,
     )
 
 

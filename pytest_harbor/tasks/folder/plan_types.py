@@ -77,6 +77,8 @@ class EnvironmentPlan:
     memory_mib: int | None = None
     storage_mib: int | None = None
     start_timeout_seconds: float = 600.0
+    platform: str | None = None
+    """What images are built for; ``None`` means the daemon's own."""
 
     @property
     def needs_container(self) -> bool:

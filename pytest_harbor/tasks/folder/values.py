@@ -26,6 +26,7 @@ NO_WORKDIR = (
     *("/proc", "/sys", "/dev"),  # the kernel's
     *("/tests", "/solution", "/logs/verifier", "/logs/agent"),  # emptied and filled
 )
+PLATFORM = re.compile(r"linux/[a-z0-9_]+(/[a-z0-9.]+)?")
 TOPOLOGY = re.compile(r"[1-9][0-9]*(x[1-9][0-9]*){1,2}")
 
 
@@ -50,6 +51,12 @@ def _amount(value: float) -> float:
 def _count(value: int) -> int:
     if not 0 <= value <= MAX_COUNT:
         raise refusal("X01", f"must be an integer from 0 to {MAX_COUNT}")
+    return value
+
+
+def _platform(value: str) -> str:
+    if not PLATFORM.fullmatch(value):
+        raise refusal("X01", f"must be linux/ARCHITECTURE[/VARIANT], not '{value}'")
     return value
 
 
@@ -159,6 +166,7 @@ def _topology(value: str) -> str:
 
 Seconds: TypeAlias = Annotated[float, AfterValidator(_positive)]
 Amount: TypeAlias = Annotated[float, AfterValidator(_amount)]
+Platform: TypeAlias = Annotated[str, AfterValidator(_platform)]
 Count: TypeAlias = Annotated[int, AfterValidator(_count)]
 User: TypeAlias = Annotated[
     str | int, PlainValidator(_user, json_schema_input_type=str | int)
