@@ -46,6 +46,7 @@ def read_model(
     report: Callable[[ErrorDetails, KeyPath, Any], None],
     *,
     lacks: Collection[str] = ("missing",),
+    blanks: Mapping[str, Any] | None = None,
     context: object = None,
 ) -> tuple[Model | None, bool]:
     """The model of ``raw``, and whether anything of it was refused and left out.
@@ -54,9 +55,11 @@ def read_model(
     reported, dropped and counts as unset. ``report`` gets pydantic's details, the
     place, and the data that the place is in. ``lacks`` are the error types that say
     what is missing: where something was dropped for what it said, they are follow-ups.
-    The model is ``None`` where nothing but dropping the whole would help.
+    ``blanks`` take the place of required keys, which cannot be left out. The model is
+    ``None`` where nothing but dropping the whole would help.
     """
     left: Any = raw
+    blanks = blanks or {}
     dropped: set[KeyPath] = set()
     for _ in range(MAX_ROUNDS):
         try:
@@ -72,12 +75,14 @@ def read_model(
             report(detail, place, left)
         # Later entries of an array first, so that indexes stay right.
         for place in sorted(
-            {_place(detail, left) for detail in details},
+            {_refused(detail, left, blanks) for detail in details},
             key=lambda path: [str(part).zfill(6) for part in path],
             reverse=True,
         ):
             _drop(left, place)
             dropped.add(place)
+            if len(place) == 1 and place[0] in blanks:
+                left[place[0]] = blanks[str(place[0])]
         if () in dropped and dict(left) == {}:
             break
     return None, True
@@ -108,6 +113,14 @@ def _place(detail: ErrorDetails, raw: Any) -> KeyPath:
             raw = raw[part]
             place.append(part)
     return tuple(place)
+
+
+def _refused(detail: ErrorDetails, raw: Any, blanks: Mapping[str, Any]) -> KeyPath:
+    """The place to drop; of a key that is missing and has a blank, its own."""
+    if detail["type"] == "missing" and len(detail["loc"]) == 1:
+        key = detail["loc"][0]
+        return (key,) if key in blanks else ()
+    return _place(detail, raw)
 
 
 def _drop(raw: Any, place: KeyPath) -> None:

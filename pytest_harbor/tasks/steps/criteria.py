@@ -18,14 +18,24 @@ from pydantic import (
 from pytest_harbor.tasks.steps.values import Id, Number, Record, refused
 
 ScoreAggregator: TypeAlias = Literal["all_pass", "any_pass", "weighted_average"]
-RubricFormat: TypeAlias = Literal["rubric_binary", "rubric_partial"]
 
-# Formats of the peer that grade screenshots and mistakes.
+# Formats that grade screenshots and mistakes.
 OTHER_FORMATS = (
     "trajectory_mistakes",
     "rubric_evidence",
     "rubric_evidence_with_mistakes",
 )
+
+
+def _supported(value: object) -> object:
+    if value in OTHER_FORMATS:
+        raise refused(f"'{value}' is not supported by pytest-harbor")
+    return value
+
+
+RubricFormat: TypeAlias = Annotated[
+    Literal["rubric_binary", "rubric_partial"], BeforeValidator(_supported)
+]
 
 
 def _share(value: float) -> float:

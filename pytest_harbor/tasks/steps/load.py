@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from pytest_harbor.errors import Problem, TaskLoadError
+from pytest_harbor.tasks.findings import Findings
 from pytest_harbor.tasks.steps.bundle import Bundle
+from pytest_harbor.tasks.steps.entry_checks import check_entries
+from pytest_harbor.tasks.steps.files import bundle_root, task_name
+from pytest_harbor.tasks.steps.json_text import keys_given_twice, parse_json
+from pytest_harbor.tasks.steps.keys import path_text
+from pytest_harbor.tasks.steps.model import STEP_TYPES
+from pytest_harbor.tasks.steps.names import check_names
+from pytest_harbor.tasks.steps.overrides import filled, overridden
+from pytest_harbor.tasks.steps.read_steps import SHAPE, read_steps
 from pytest_harbor.tasks.steps.step import Step
 from pytest_harbor.tasks.steps.task import StepTask
+from pytest_harbor.tasks.validation import JSON_WORDS, shown
+
+# Keys of a stored task; ``type`` is always "task" (spec 1.1).
+STORED_KEYS = ("id", "type", "version", "steps")
+STEP = re.compile(r"^[^:]*: step (\d+)\b")
 
 
 def load_step_task(
@@ -30,4 +48,112 @@ def load_step_task(
     Raises:
         TaskLoadError: the task cannot be run as it is, with every problem found.
     """
-    raise NotImplementedError
+    file = Path(os.path.normpath(file.absolute()))
+    bundle = bundle or Bundle(bundle_root(file))
+    label = _label(file, bundle)
+    found = Findings()
+    parsed = None
+    try:
+        content = file.read_bytes()
+    except OSError as error:
+        found.problem(label, f"cannot be read: {error.strerror}", SHAPE)
+    else:
+        parsed = parse_json(content, label, found)
+    raw = None if found.problems else _steps_of(parsed, label, found)
+    if raw is None:
+        raise TaskLoadError(str(file), tuple(found.problems))
+    return _checked(
+        StepTask(
+            name=task_name(file),
+            file=file,
+            bundle=bundle,
+            seed=dict(seed or {}),
+            overrides=dict(overrides or {}),
+            source=tuple(raw),
+            step_types={**STEP_TYPES, **(step_types or {})},
+        ),
+        found,
+        strict=strict,
+    )
+
+
+def with_changes(
+    task: StepTask,
+    *,
+    seed: Mapping[str, Any] | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    strict: bool = False,
+) -> StepTask:
+    """The task as a run with this seed and these overrides has it (spec 1.5).
+
+    What is ``None`` stays as the task has it. The task itself is not changed.
+
+    Raises:
+        TaskLoadError: it cannot be run so, with every problem found.
+    """
+    changed = replace(
+        task,
+        seed=task.seed if seed is None else dict(seed),
+        overrides=task.overrides if overrides is None else dict(overrides),
+    )
+    return _checked(changed, Findings(), strict=strict)
+
+
+def _checked(task: StepTask, found: Findings, *, strict: bool) -> StepTask:
+    label = _label(task.file, task.bundle)
+    raw = [filled(overridden(step, task.overrides), task.seed) for step in task.source]
+    steps = read_steps(raw, label, task.bundle, task.step_types, found)
+    check_names(steps, task.bundle, found)
+    check_entries(steps, task.bundle, found)
+    if strict:
+        found.make_strict()
+    if found.problems:
+        raise TaskLoadError(str(task.file), tuple(in_order(found.problems)))
+    return replace(task, steps=tuple(steps.steps), warnings=found.lines)
+
+
+def in_order(problems: Iterable[Problem]) -> list[Problem]:
+    """The problems by step; those of no step come first."""
+
+    def position(problem: Problem) -> int:
+        found = STEP.search(str(problem))
+        return int(found[1]) if found else 0
+
+    return sorted(problems, key=position)
+
+
+def _label(file: Path, bundle: Bundle) -> str:
+    """The file as messages name it."""
+    if file.is_relative_to(bundle.root):
+        return file.relative_to(bundle.root).as_posix()
+    return file.name
+
+
+def _steps_of(parsed: Any, label: str, found: Findings) -> Sequence[Any] | None:
+    """The list of steps, of a bare list or a stored task."""
+    steps = parsed
+    if isinstance(parsed, dict):
+        steps = parsed.get("steps")
+        for path in keys_given_twice({**parsed, "steps": None}):
+            found.problem(f"{label}: {path_text(path)}", "is given twice", SHAPE)
+        if "steps" not in parsed:
+            found.problem(label, "is an object without 'steps'", SHAPE)
+            return None
+        for key in parsed:
+            if key not in STORED_KEYS:
+                found.warn(f"{label}: unknown key '{key}' beside the steps")
+        if parsed.get("type", "task") != "task":
+            kind = shown(parsed["type"], JSON_WORDS)
+            found.problem(f"{label}: type", f'must be "task", not {kind}', SHAPE)
+    if not isinstance(steps, list):
+        what = shown(steps, JSON_WORDS)
+        if steps is not parsed:
+            found.problem(f"{label}: steps", f"must be a list, not {what}", SHAPE)
+        else:
+            what = f"must be a list of steps, or an object with 'steps', not {what}"
+            found.problem(label, what, SHAPE)
+        return None
+    if not steps:
+        found.problem(label, "has no steps", SHAPE)
+        return None
+    return steps

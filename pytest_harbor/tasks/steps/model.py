@@ -6,6 +6,7 @@ named in a warning and otherwise ignored.
 
 from __future__ import annotations
 
+import posixpath
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal
@@ -158,7 +159,7 @@ class LoadArtifact(Step):
 
 
 class Skill(Record):
-    """One of a ``deploy_agent``'s ``skills``."""
+    """One of a ``deploy_agent``'s ``skills``; in a file also the name of a bundle's."""
 
     name: SkillName
     """Letters, digits, ``.``, ``_`` and ``-``; at most 128."""
@@ -260,6 +261,11 @@ class DeployAgent(Step):
         ):
             for name in repeated(names):
                 yield Fault(field, f"'{name}' is there twice")
+
+    def doubts(self) -> Iterator[Fault]:
+        """Half of what a role is for."""
+        if self.role is not None:
+            yield Fault("role", "is not sent to envs (not supported by pytest-harbor)")
 
 
 class PromptAgent(Step):
@@ -415,6 +421,11 @@ class RubricsVerifier(Step):
         for name in repeated([criterion.id for criterion in self.criteria]):
             yield Fault("criteria", f"two criteria have the id '{name}'")
 
+    def doubts(self) -> Iterator[Fault]:
+        """Something to grade."""
+        if not self.criteria:
+            yield Fault("criteria", "is empty: the score is always 0")
+
 
 class CollectArtifacts(Step):
     """``collect_artifacts``: keeps files of an agent's sandbox (spec 9)."""
@@ -445,6 +456,15 @@ class CollectArtifacts(Step):
     def writes(self) -> Iterator[Name]:
         """The files, by the step's own id."""
         yield Name("files", self.id, "id")
+
+    def faults(self) -> Iterator[Fault]:
+        """Relative names stay below ``base_path``."""
+        for number, path in enumerate(self.artifact_paths):
+            field = f"artifact_paths[{number}]"
+            if not path:
+                yield Fault(field, "must not be empty")
+            elif not path.startswith("/") and is_outside(path):
+                yield Fault(field, f"'{path}' leaves base_path")
 
 
 class EnvOutcomeVerifier(Step):
@@ -530,6 +550,11 @@ class TeardownSandboxes(Step):
                 "stops nothing: give agent_names, env_ids or sandbox_names",
                 is_lack=True,
             )
+
+
+def is_outside(path: str) -> bool:
+    """True when a relative path leads out of the folder that it starts from."""
+    return posixpath.normpath(path).split("/")[0] == ".."
 
 
 def is_live_url(env_id: str) -> bool:

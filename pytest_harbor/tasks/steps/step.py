@@ -95,6 +95,10 @@ class Step(Record):
         """What is wrong with the fields together."""
         return iter(())
 
+    def doubts(self) -> Iterator[Fault]:
+        """What is likely a mistake; a warning."""
+        return iter(())
+
     @model_validator(mode="after")
     def _sound(self, info: ValidationInfo) -> Self:
         if info.context is not LOADING:

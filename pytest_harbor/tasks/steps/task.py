@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_harbor.tasks.steps.bundle import Bundle
+from pytest_harbor.tasks.steps.order import ancestors
 from pytest_harbor.tasks.steps.step import Step
 
 
@@ -20,7 +21,7 @@ class StepTask:
     """The file's name without its extension; the task's id (spec 1.1)."""
     file: Path
     bundle: Bundle
-    steps: tuple[Step, ...]
+    steps: tuple[Step, ...] = ()
     """In the order of the file."""
     warnings: tuple[str, ...] = ()
     """One line each, with file, step and field."""
@@ -28,8 +29,17 @@ class StepTask:
     """Values that the placeholders got (spec 1.5)."""
     overrides: Mapping[str, Any] = field(default_factory=dict)
     """``user_overrides`` that were laid over the file."""
+    source: tuple[Any, ...] = field(default=(), repr=False)
+    """The steps as the file has them."""
+    step_types: Mapping[str, type[Step]] = field(default_factory=dict, repr=False)
+    """The types that the file may use."""
 
     @cached_property
     def by_id(self) -> Mapping[str, Step]:
         """The steps by id."""
         return {step.id: step for step in self.steps}
+
+    @cached_property
+    def ancestors(self) -> Mapping[str, frozenset[str]]:
+        """Per step id the ids of all steps that have ended before it starts."""
+        return ancestors((step.id, step.depends_on) for step in self.steps)
