@@ -111,6 +111,9 @@ class EnvironmentSpec:
     files: Path | None = None
     """Host folder whose content is copied into the working directory at start
     (root-owned); ``Dockerfile`` and ``docker-compose.yaml`` in it are left out."""
+    read_only_folders: tuple[Path, ...] = ()
+    """Host folders that are seen under their own paths and cannot be written to: an
+    interpreter's packages (local sandbox only)."""
     compose_file: Path | None = None
     workdir: str | None = None
     """Working directory, created if absent; ``None`` means the image's own, or
@@ -347,6 +350,36 @@ class Sandbox(ABC):
     @abstractmethod
     async def initial_tools(self) -> frozenset[str]:
         """Which of ``VERIFIER_TOOLS`` were there when the sandbox started."""
+
+    async def address(self) -> str:
+        """The IP address at which this host reaches the servers in it.
+
+        Other sandboxes of its provider reach them there, too. A loopback address says that it shares the host's network, ports included.
+
+        Raises:
+            UnsupportedByProvider: nobody can reach it.
+            SandboxLost: it died.
+        """
+        raise UnsupportedByProvider(
+            f"a server in a {self.provider} sandbox cannot be reached from outside"
+        )
+
+    async def host_address(self) -> str:
+        """The IP address at which commands in it reach this host's servers.
+
+        Other than loopback, it reaches those only that listen on more than loopback.
+        Raises as :meth:`address`.
+        """
+        raise UnsupportedByProvider(
+            f"commands in a {self.provider} sandbox cannot reach this host"
+        )
+
+    async def start_command(self) -> tuple[str, ...]:
+        """What the image runs by itself, entrypoint first; empty when there is none.
+
+        Nothing runs it but :meth:`spawn`. Raises SandboxLost.
+        """
+        return ()
 
     @abstractmethod
     async def stop(self) -> None:

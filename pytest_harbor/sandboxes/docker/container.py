@@ -213,6 +213,29 @@ class DockerSandbox(Sandbox):
                 return None
             raise await self._lost(error.text) from error
 
+    async def address(self) -> str:
+        return (await self._network())["IPAddress"]
+
+    async def host_address(self) -> str:
+        return (await self._network())["Gateway"]
+
+    async def _network(self) -> Mapping[str, str]:
+        """Facts of the network that it is in; a running container's do not change."""
+        self._check_alive()
+        try:
+            facts = await self._engine.call(
+                lambda client: client.inspect_container(self._container)
+            )
+        except DaemonError as error:
+            raise await self._lost(error.text) from error
+        for network in facts["NetworkSettings"]["Networks"].values():
+            if network["IPAddress"]:
+                return dict(network)
+        raise UnsupportedByProvider(f"container {self.id} has no network")
+
+    async def start_command(self) -> tuple[str, ...]:
+        return self._image.command
+
     async def initial_tools(self) -> frozenset[str]:
         if self._tools is None:
             await self.exec(["true"], user=0, cwd="/")

@@ -37,6 +37,8 @@ class Image:
     user: str
     """Empty for root."""
     workdir: str
+    command: tuple[str, ...] = ()
+    """What it runs by itself, entrypoint first."""
 
 
 class Images:
@@ -153,7 +155,10 @@ class Images:
             raise
         config = facts.get("Config") or {}
         self._known[name] = Image(
-            name, config.get("User") or "", config.get("WorkingDir") or ""
+            name,
+            config.get("User") or "",
+            config.get("WorkingDir") or "",
+            (*(config.get("Entrypoint") or ()), *(config.get("Cmd") or ())),
         )
         return self._known[name]
 

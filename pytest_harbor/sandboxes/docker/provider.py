@@ -96,6 +96,11 @@ class DockerProvider(Provider):
                 "docker provider; a task with one container needs only "
                 "environment/Dockerfile or environment.docker_image"
             )
+        if spec.read_only_folders:
+            raise UnsupportedByProvider(
+                "docker: a container sees no folder of this host; put into its image "
+                f"what {spec.read_only_folders[0]} has"
+            )
         if spec.image is None and spec.build_context is None:
             raise UnsupportedByProvider(
                 "no environment: set [environment].docker_image or add "

@@ -240,7 +240,7 @@ class LocalProvider(Provider):
         assert ready.land is not None
         kept_away = [Path.cwd(), *([spec.files.parent] if spec.files else [])]
         hidden = userland.hidden_folders(kept_away, userland.SHARED_FOLDERS)
-        land = replace(ready.land, hidden=hidden)
+        land = replace(ready.land, hidden=hidden, read_only=spec.read_only_folders)
         own_network = spec.network == "no-network"
         workdir = spec.workdir or DEFAULT_WORKDIR
         identity = _identity(name)
@@ -266,6 +266,7 @@ class LocalProvider(Provider):
             env={"PATH": land.path, **spec.env},
             tools=frozenset(reply["tools"]),
             enter=_how_to_enter(reply["pid"], land.rootless, own_network),
+            own_network=own_network,
             one_uid=land.rootless,
         )
         sandbox = LocalSandbox(ready.broker, channel, facts, spec.user)

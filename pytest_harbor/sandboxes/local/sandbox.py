@@ -46,6 +46,7 @@ class Facts:
     tools: frozenset[str]
     enter: str
     one_uid: bool
+    own_network: bool = False
 
 
 class LocalProcess(Process):
@@ -292,6 +293,19 @@ class LocalSandbox(Sandbox):
                 return None
             content.seek(0)
             return content.read()
+
+    async def address(self) -> str:
+        return self._loopback("cannot be reached from outside")
+
+    async def host_address(self) -> str:
+        return self._loopback("cannot reach this host")
+
+    def _loopback(self, otherwise: str) -> str:
+        if self._facts.own_network:
+            raise UnsupportedByProvider(
+                f"network_mode = 'no-network': local sandbox {self.id} {otherwise}"
+            )
+        return "127.0.0.1"
 
     async def initial_tools(self) -> frozenset[str]:
         return self._facts.tools

@@ -83,6 +83,8 @@ class Userland:
     """True when the host's ``env`` can start a program with a signal ignored."""
     hidden: tuple[Path, ...] = ()
     """Folders below the shared ones that sandboxes must not see."""
+    read_only: tuple[Path, ...] = ()
+    """Further folders of the host that they see, in hidden ones, too."""
 
     @property
     def path(self) -> str:
@@ -153,6 +155,9 @@ def bwrap_arguments(
         arguments += ["--ro-bind", str(userland.prefix), str(userland.prefix)]
     for hidden in userland.hidden:
         arguments += ["--tmpfs", str(hidden)]
+    for shown in userland.read_only:
+        arguments += _folders(str(shown.parent))
+        arguments += ["--ro-bind", str(shown), str(shown)]
     arguments += ["--proc", "/proc", "--dev", "/dev"]
     for name in _READ_ONLY_PROC:
         arguments += ["--ro-bind-try", f"/proc/{name}", f"/proc/{name}"]
