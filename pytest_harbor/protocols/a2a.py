@@ -168,7 +168,7 @@ class AgentConnection:
         """Send one message and wait for the end of the agent's turn (spec 7.2).
 
         The message is sent non-blocking, then the A2A task is polled; the interval grows
-        from 50 ms to ``poll_seconds``. ``parts`` is a text or a list of parts as task
+        from 20 ms to ``poll_seconds``. ``parts`` is a text or a list of parts as task
         files write them (``{"kind": "text", "text": ...}``; the 1.0 form is read too).
         A missing ``context_id`` or ``message_id`` is made up. With ``task_id`` the message
         answers a task that is ``input-required``.

@@ -1,8 +1,9 @@
-"""Where a server is called, whatever its card says of itself. Pure."""
+"""Where a server is called, whatever its card says of itself, and by which way."""
 
 from __future__ import annotations
 
 import ipaddress
+import urllib.request
 from urllib.parse import urlsplit, urlunsplit
 
 
@@ -54,6 +55,16 @@ def is_local(url: str) -> bool:
     except ValueError:
         return "." not in host or host.endswith((".localhost", ".internal"))
     return address.is_loopback or address.is_private or address.is_link_local
+
+
+def proxy_for(url: str) -> str | None:
+    """The proxy that the environment names for ``url``; None for sandboxes and localhost."""
+    parts = urlsplit(url)
+    if is_local(url) or urllib.request.proxy_bypass(parts.hostname or ""):
+        return None
+    proxies = urllib.request.getproxies()
+    proxy = proxies.get(parts.scheme) or proxies.get("all")
+    return proxy if proxy is None or "://" in proxy else f"http://{proxy}"
 
 
 def shown(url: str) -> str:

@@ -11,27 +11,17 @@ This module imports httpx; import it inside functions.
 from __future__ import annotations
 
 import json
-import ssl
-import urllib.request
 from collections.abc import Mapping
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import anyio
 import httpx
 
-from pytest_harbor.errors import (
-    ProtocolError,
-    ServerRefused,
-    ServerTimeout,
-    ServerUnreachable,
-)
-from pytest_harbor.protocols import json_rpc
-from pytest_harbor.protocols.addresses import is_local, origin, shown
+from pytest_harbor.errors import ProtocolError, ServerRefused, ServerTimeout
+from pytest_harbor.protocols import connections, json_rpc
+from pytest_harbor.protocols.addresses import origin, proxy_for, shown
 from pytest_harbor.protocols.excerpts import excerpt
 
-MAX_BODY_BYTES: Final = 64 * 1024 * 1024
-"""Largest answer: a trajectory or a state may be big, a machine's memory is bigger."""
 _MAX_REDIRECTS: Final = 3
 _KEPT_METHOD: Final = (307, 308)
 _KEEP_ALIVE_SECONDS: Final = 4.0
@@ -43,49 +33,30 @@ def new_client(
     *,
     headers: Mapping[str, str] | None = None,
     timeout_seconds: float = 30.0,
-    max_body_bytes: int = MAX_BODY_BYTES,
 ) -> httpx.AsyncClient:
     """A client for the server at ``url``; a proxy of the environment is for others than ours.
 
     Its requests raise ServerUnreachable, ServerTimeout and ProtocolError.
     """
     transport = httpx.AsyncHTTPTransport(
-        verify=_trust(url),
+        verify=connections.trust(url),
         trust_env=False,
         proxy=proxy_for(url),
         limits=httpx.Limits(keepalive_expiry=_KEEP_ALIVE_SECONDS),
     )
     return httpx.AsyncClient(
-        transport=_Guard(transport, max_body_bytes),
+        transport=_Guard(transport),
         trust_env=False,
         timeout=timeout_seconds,
         headers={"accept-encoding": "identity", **(headers or {})},
     )
 
 
-def proxy_for(url: str) -> str | None:
-    """The proxy that the environment names for ``url``; None for sandboxes and localhost."""
-    parts = urlsplit(url)
-    if is_local(url) or urllib.request.proxy_bypass(parts.hostname or ""):
-        return None
-    proxies = urllib.request.getproxies()
-    proxy = proxies.get(parts.scheme) or proxies.get("all")
-    return proxy if proxy is None or "://" in proxy else f"http://{proxy}"
-
-
-def _trust(url: str) -> ssl.SSLContext:
-    """Certificates are read (30 ms) only for https; else a context that trusts none."""
-    if url.startswith("https:") or proxy_for(url):
-        return ssl.create_default_context()
-    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-
-
 class _Guard(httpx.AsyncBaseTransport):
     """Reads the whole answer, within the limits that the module's docstring names."""
 
-    def __init__(self, inner: httpx.AsyncBaseTransport, max_body_bytes: int) -> None:
+    def __init__(self, inner: httpx.AsyncBaseTransport) -> None:
         self._inner = inner
-        self._max_body_bytes = max_body_bytes
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         for _ in range(_MAX_REDIRECTS + 1):
@@ -116,18 +87,11 @@ class _Guard(httpx.AsyncBaseTransport):
                 body = await self._read(response, place)
             finally:
                 await response.aclose()
-        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-            raise ServerUnreachable(
-                f"{shown(url)} cannot be reached: {_in_words(error)}",
-                url=url,
-                sent=False,
-            ) from error
-        except httpx.TimeoutException as error:
-            raise ServerTimeout(f"{place}: no answer in time", url=url) from error
-        except (httpx.TransportError, OSError, anyio.ClosedResourceError) as error:
-            raise ServerUnreachable(
-                f"{place}: the connection broke: {_in_words(error)}", url=url
-            ) from error
+        except Exception as error:
+            ours = connections.failure(error, request.method, url)
+            if ours is None:
+                raise
+            raise ours from error
         return httpx.Response(
             response.status_code,
             headers=response.headers,
@@ -141,20 +105,13 @@ class _Guard(httpx.AsyncBaseTransport):
         )
 
     async def _read(self, response: httpx.Response, place: str) -> bytes:
-        encoding = response.headers.get("content-encoding", "identity")
-        if encoding.strip().lower() not in ("", "identity"):
-            raise ProtocolError(f"{place}: the answer is compressed ({encoding})")
-        body = bytearray()
+        connections.refuse_encoding(response.headers.get("content-encoding", ""), place)
+        body = connections.Body(place)
         stream = response.stream
         assert isinstance(stream, httpx.AsyncByteStream)
         async for chunk in stream:
-            body += chunk
-            if len(body) > self._max_body_bytes:
-                raise ProtocolError(
-                    f"{place}: the answer is larger than "
-                    f"{self._max_body_bytes / 1024 / 1024:g} MiB"
-                )
-        return bytes(body)
+            body.add(chunk)
+        return body.content()
 
 
 def _same_origin_target(
@@ -174,17 +131,6 @@ def _same_origin_target(
     except (httpx.InvalidURL, ValueError):
         return None
     return target if stays else None
-
-
-def _in_words(error: BaseException) -> str:
-    """What the system said, where it said something: the rest is its libraries' own."""
-    cause: BaseException | None = error
-    said = ""
-    while cause is not None:
-        if isinstance(cause, OSError) and cause.strerror:
-            said = cause.strerror
-        cause = cause.__cause__ or cause.__context__
-    return said or str(error) or type(error).__name__
 
 
 async def request(

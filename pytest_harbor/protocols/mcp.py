@@ -1,11 +1,27 @@
-"""Talk to an MCP server over streamable HTTP (task-steps spec 11)."""
+"""Talk to an MCP server over streamable HTTP (task-steps spec 11).
+
+::
+
+    async with mcp.connect("http://127.0.0.1:18765/mcp") as session:
+        tools = await session.list_tools()
+        result = await session.call_tool("email_search", {"query": "invoice"})
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from pytest_harbor.errors import MissingExtra, ProtocolError
+from pytest_harbor.protocols.extras import needs
+
+if TYPE_CHECKING:
+    from pytest_harbor.protocols.mcp_wire import WireSession
 
 
 @dataclass(frozen=True)
@@ -31,10 +47,12 @@ class ToolResult:
 
 
 class McpSession:
-    """An open session. Made by :func:`connect`."""
+    """An open session. Made by :func:`connect`, and good for several tasks at once."""
 
-    server_name: str | None
-    protocol_version: str
+    def __init__(self, wire: WireSession) -> None:
+        self._wire = wire
+        self.server_name: str | None = wire.server_name
+        self.protocol_version: str = wire.protocol_version
 
     async def list_tools(self) -> tuple[Tool, ...]:
         """Every tool, over all pages, in the server's order; names may repeat.
@@ -42,7 +60,15 @@ class McpSession:
         Raises:
             ServerRefused, ServerUnreachable, ProtocolError: as :func:`connect`.
         """
-        raise NotImplementedError
+        return tuple(
+            Tool(
+                name=entry["name"],
+                description=entry.get("description") or "",
+                input_schema=entry["inputSchema"],
+                output_schema=entry.get("outputSchema"),
+            )
+            for entry in await self._wire.tools()
+        )
 
     async def call_tool(
         self,
@@ -54,10 +80,19 @@ class McpSession:
         """Call a tool. A tool that fails is a result, never an exception.
 
         Raises:
-            ServerRefused: no tool of that name, or the server refuses the call.
+            ServerRefused: the server refuses the call (some do for an unknown tool).
             ServerUnreachable, ProtocolError: as :func:`connect`.
         """
-        raise NotImplementedError
+        result = await self._wire.call(name, dict(arguments or {}), timeout_seconds)
+        content = tuple(result.get("content") or ())
+        return ToolResult(
+            text="\n".join(
+                block["text"] for block in content if block.get("type") == "text"
+            ),
+            structured=result.get("structuredContent"),
+            is_error=bool(result.get("isError")),
+            content=content,
+        )
 
 
 @asynccontextmanager
@@ -69,21 +104,40 @@ async def connect(
 ) -> AsyncIterator[McpSession]:
     """A session with the server at ``url``, initialized; ``timeout_seconds`` per request.
 
+    What the block raises comes out as it was raised.
+
     Raises:
         ServerUnreachable, ServerTimeout: no connection, no answer.
         ServerRefused: the server answers with an error.
         ProtocolError: what answers is no MCP server.
         MissingExtra: the ``mcp`` SDK is not installed.
     """
-    raise NotImplementedError(url, timeout_seconds, headers)
-    yield
+    with needs("agents", "talking to an MCP server"):
+        from pytest_harbor.protocols import mcp_wire
+    async with mcp_wire.open_session(
+        url, timeout_seconds=timeout_seconds, headers=headers
+    ) as wire:
+        yield McpSession(wire)
 
 
 async def answers(url: str, *, timeout_seconds: float = 5.0) -> bool:
-    """Whether an MCP ``initialize`` at ``url`` succeeds now; never raises for the server."""
-    raise NotImplementedError
+    """Whether an MCP server at ``url`` accepts a session now.
+
+    Raises:
+        MissingExtra: the ``mcp`` SDK is not installed; never for what the server does.
+    """
+    try:
+        with anyio.move_on_after(timeout_seconds):
+            async with connect(url, timeout_seconds=timeout_seconds):
+                return True
+    except MissingExtra:
+        raise
+    except ProtocolError:
+        return False
+    return False
 
 
-def repeated_names(tools: tuple[Tool, ...]) -> tuple[str, ...]:
+def repeated_names(tools: Iterable[Tool]) -> tuple[str, ...]:
     """The tool names that occur more than once, sorted (spec 4 refuses them)."""
-    raise NotImplementedError
+    counted = Counter(tool.name for tool in tools)
+    return tuple(sorted(name for name, times in counted.items() if times > 1))

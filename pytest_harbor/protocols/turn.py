@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 CANCEL_SECONDS: Final = 5.0
 POLL_SECONDS: Final = 30.0
 """Longest wait for the answer to one poll."""
-_FIRST_PAUSE_SECONDS: Final = 0.05
+_FIRST_PAUSE_SECONDS: Final = 0.02
 _PAUSE_GROWTH: Final = 1.5
 _UNREACHABLE_POLLS: Final = 3
 _NOT_THERE: Final = (404, 405)

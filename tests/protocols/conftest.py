@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import socket
+
 import pytest
 
 from servers.running import serving
@@ -17,3 +19,11 @@ def sample(request):
     app, executor = build(request.param)
     with serving(app) as url:
         yield url, executor, request.param
+
+
+@pytest.fixture
+def free_url() -> str:
+    """An address of this machine where nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+    return f"http://127.0.0.1:{port}"
