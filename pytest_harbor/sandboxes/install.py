@@ -1,24 +1,37 @@
-"""Running an install script in a sandbox that a provider made for it."""
+"""Install scripts: run in a sandbox that a provider made for it, once on a machine."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import secrets
 import shlex
-from typing import Final
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Final, TypeVar
 
-from pytest_harbor.errors import InstallFailed
+import anyio
+from filelock import FileLock, Timeout
+
+from pytest_harbor.errors import InstallFailed, SandboxStartFailed
 from pytest_harbor.sandboxes.api import (
     INSTALLED_VERSION,
     ExecResult,
     InstallScript,
     Sandbox,
+    Tell,
     Upload,
 )
 
 SHOWN_LINES: Final = 30
 """Last lines of a script's output that an error shows."""
 
+T = TypeVar("T")
 _PROBE_SECONDS: Final = 120.0
+_LOCK_POLL_SECONDS: Final = 0.1
+_MAX_FAILURES: Final = 2
 _RUN: Final = 'mkdir -p -- "$AGENT_PREFIX/bin" && exec bash "$1" 2>&1'
 _PROBE: Final = 'PATH=$AGENT_PREFIX/bin:$PATH; export PATH; exec "$@"'
 # Whatever umask the script had: other users must be able to run what it brought.
@@ -83,3 +96,117 @@ def _failed(
     lines = [line for line in result.output.splitlines() if line.strip()]
     text = "\n".join([f"agent {install.name}: {what} {how}", *lines[-SHOWN_LINES:]])
     return InstallFailed(text)
+
+
+class Installs:
+    """The installations of one provider, each made once on this machine."""
+
+    def __init__(self) -> None:
+        self._session_began = time.time()
+        self._locks: dict[str, anyio.Lock] = {}
+        self._failures: dict[str, list[InstallFailed]] = {}
+
+    async def once(
+        self,
+        key: str,
+        find: Callable[[], Awaitable[T | None]],
+        make: Callable[[], Awaitable[T]],
+        *,
+        what: str,
+        tell: Tell | None = None,
+        force: bool = False,
+    ) -> T:
+        """What ``find`` finds, else what ``make`` makes, whichever process is first.
+
+        Workers that wait for one another share a failure. One that comes again is not
+        waited for a third time: every episode with this agent would. ``force`` makes it anew,
+        once per session. ``tell`` hears that ``what`` is being installed.
+
+        Raises:
+            InstallFailed: the script failed.
+            SandboxError: infrastructure failed.
+        """
+        waited_since = time.time()
+        async with self._locks.setdefault(key, anyio.Lock()):
+            failures = self._failures.setdefault(key, [])
+            if len(failures) >= _MAX_FAILURES:
+                raise InstallFailed(str(failures[-1]))
+            if not force and (found := await find()) is not None:
+                return found
+            try:
+                async with _machine_wide(key, what, tell) as record:
+                    fresh = self._session_began if force else 0.0
+                    is_fresh = record.made_at >= fresh
+                    if is_fresh and (found := await find()) is not None:
+                        return found
+                    if tell is not None:
+                        tell(f"installing {what}")
+                    return await record.keep(make, waited_since)
+            except InstallFailed as error:
+                failures.append(error)
+                raise
+
+
+class _Record:
+    """What is known about one installation on this machine, kept beside its lock."""
+
+    def __init__(self, stem: Path) -> None:
+        self._made = stem.with_suffix(".made")
+        self._failed = stem.with_suffix(".failed")
+
+    @property
+    def made_at(self) -> float:
+        return _modified(self._made)
+
+    async def keep(self, make: Callable[[], Awaitable[T]], waited_since: float) -> T:
+        if _modified(self._failed) >= waited_since:  # while we waited for our turn
+            raise InstallFailed(self._failed.read_text())
+        try:
+            made = await make()
+        except InstallFailed as error:
+            self._failed.write_text(str(error))
+            raise
+        self._failed.unlink(missing_ok=True)
+        self._made.touch()
+        return made
+
+
+def _lock_folder() -> Path:
+    folder = Path(tempfile.gettempdir(), f"pytest-harbor-{os.getuid()}", "installs")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.parent.chmod(0o700)  # fails when somebody else made it
+    except OSError as error:
+        raise SandboxStartFailed(
+            f"cannot use {folder} for the locks of installations: {error}"
+        ) from error
+    return folder
+
+
+@contextlib.asynccontextmanager
+async def _machine_wide(
+    key: str, what: str, tell: Tell | None
+) -> AsyncIterator[_Record]:
+    folder = _lock_folder()
+    lock = FileLock(folder / f"{key}.lock", thread_local=False)
+    has_told = False
+    while True:
+        try:
+            lock.acquire(timeout=0)
+            break
+        except Timeout:
+            if tell is not None and not has_told:
+                tell(f"waiting for another process that installs {what}")
+                has_told = True
+            await anyio.sleep(_LOCK_POLL_SECONDS)
+    try:
+        yield _Record(folder / key)
+    finally:
+        lock.release()
+
+
+def _modified(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return -1.0

@@ -124,6 +124,19 @@ class Engine:
         """A client of one's own that waits for ever, for builds and pulls."""
         return kind(version=self.api_version, **{**self._options, "timeout": None})
 
+    async def call_long(self, work: Callable[[docker.APIClient], T]) -> T:
+        """As :meth:`call`, for what may take minutes."""
+
+        def in_thread() -> T:
+            client = self.long_client(docker.APIClient)
+            try:
+                with daemon_errors():
+                    return work(client)
+            finally:
+                client.close()
+
+        return await anyio.to_thread.run_sync(in_thread, limiter=self._threads)
+
     def close(self) -> None:
         """Close what is idle."""
         with self._lock:

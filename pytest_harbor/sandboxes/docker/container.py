@@ -15,6 +15,7 @@ import docker
 from pytest_harbor.errors import (
     SandboxError,
     SandboxLost,
+    SandboxStartFailed,
     TransferFailed,
     UnsupportedByProvider,
 )
@@ -260,6 +261,27 @@ class DockerSandbox(Sandbox):
             raise await self._lost(error.text) from error
         self.id = kept
         self._forget(self._container)
+
+    async def commit(self, repository: str, tag: str, changes: list[str]) -> None:
+        """Make an image of what it is now, ``changes`` being instructions as in a Dockerfile.
+
+        Raises:
+            SandboxStartFailed: the daemon cannot.
+            SandboxLost: it died.
+        """
+        self._check_alive()
+
+        def work(client: docker.APIClient) -> None:
+            client.commit(self._container, repository, tag, changes=changes)
+
+        try:
+            await self._engine.call_long(work)
+        except DaemonError as error:
+            if error.status is None or not await self._is_there():
+                raise await self._lost(error.text) from error
+            raise SandboxStartFailed(
+                f"docker cannot make image {repository}:{tag}: {error.text}"
+            ) from error
 
     def how_to_enter(self) -> str:
         return f"docker exec -it {self.id} sh    (remove it: docker rm -f -v {self.id})"

@@ -14,6 +14,7 @@ import re
 import secrets
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING
 
 import anyio
@@ -33,7 +34,8 @@ from pytest_harbor.sandboxes.api import (
 if TYPE_CHECKING:  # docker loads on first use, not when the provider is looked up
     from pytest_harbor.sandboxes.docker.client import Engine
     from pytest_harbor.sandboxes.docker.container import DockerSandbox
-    from pytest_harbor.sandboxes.docker.images import Images
+    from pytest_harbor.sandboxes.docker.images import Image, Images
+    from pytest_harbor.sandboxes.docker.install import DockerInstalls
 
 _REMOVAL_THREADS = 4
 _log = logging.getLogger(__name__)
@@ -58,6 +60,7 @@ class DockerProvider(Provider):
         self._session = secrets.token_hex(8)
         self._engine: Engine | None = None
         self._images: Images | None = None
+        self._installs: DockerInstalls | None = None
         self._reason = ""
         self._connecting: anyio.Lock | None = None
         self._starts: anyio.Semaphore | None = None
@@ -143,6 +146,8 @@ class DockerProvider(Provider):
         assert self._starts is not None
         task = labels.get(TASK_LABEL, name)
         image = await self._images.ready(spec, task, tell)
+        if spec.install is not None:
+            image = await self._installed(engine, image, spec, labels, tell)
         new = NewContainer(
             spec=spec,
             image=image,
@@ -181,6 +186,25 @@ class DockerProvider(Provider):
             raise
         return sandbox
 
+    async def _installed(
+        self,
+        engine: Engine,
+        image: Image,
+        spec: EnvironmentSpec,
+        labels: Mapping[str, str],
+        tell: Tell | None,
+    ) -> Image:
+        """The image with the agent's layer; made with network and nothing of the task's."""
+        assert self._installs is not None
+        install = spec.install
+        assert install is not None
+        bare = EnvironmentSpec(image=image.name)
+        name = f"install-{install.name}"
+        start = partial(self._start, engine, bare, name, labels, tell)
+        return await self._installs.on(
+            image, install, start, tell, force=spec.force_build
+        )
+
     async def sweep(self) -> Swept:
         engine = await self._connected()
         from pytest_harbor.sandboxes.docker import sweep
@@ -218,6 +242,7 @@ class DockerProvider(Provider):
     async def _connect(self) -> Engine:
         from pytest_harbor.sandboxes.docker.client import Engine
         from pytest_harbor.sandboxes.docker.images import Images
+        from pytest_harbor.sandboxes.docker.install import DockerInstalls
 
         try:
             engine = await Engine.connect()
@@ -227,6 +252,7 @@ class DockerProvider(Provider):
         # The run of pytest-xdist that this process is a worker of, if it is one.
         run = os.environ.get("PYTEST_XDIST_TESTRUNUID", self._session)
         self._images = Images(engine, run)
+        self._installs = DockerInstalls(engine)
         self._starts = anyio.Semaphore(self._max_starts)
         return engine
 

@@ -8,6 +8,7 @@ import pwd
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -23,6 +24,7 @@ from pytest_harbor.errors import (
 from pytest_harbor.sandboxes.api import (
     Capabilities,
     EnvironmentSpec,
+    InstallScript,
     Provider,
     Sandbox,
     Swept,
@@ -30,7 +32,8 @@ from pytest_harbor.sandboxes.api import (
     Upload,
     User,
 )
-from pytest_harbor.sandboxes.local import inplace, probing, shelf, userland
+from pytest_harbor.sandboxes.install import run_install
+from pytest_harbor.sandboxes.local import inplace, installs, probing, shelf, userland
 from pytest_harbor.sandboxes.local.broker import joined, wire
 from pytest_harbor.sandboxes.local.client import BrokerClient, receive
 from pytest_harbor.sandboxes.local.etc import copy_etc
@@ -65,6 +68,7 @@ class LocalProvider(Provider):
         self._ready: _Ready | None = None
         self._found: Capabilities | None = None
         self._sandboxes: list[LocalSandbox] = []
+        self._installs = installs.LocalInstalls()
 
     async def probe(self) -> Capabilities:
         async with self._probing:
@@ -95,7 +99,7 @@ class LocalProvider(Provider):
             return Capabilities(False, reason=str(error))
         try:
             spec = EnvironmentSpec(network="no-network", workdir="/")
-            sandbox = await self._start_namespaces(spec, name="probe")
+            sandbox = await self._start_namespaces(spec, "probe")
             try:
                 result = await sandbox.exec(["/bin/sh", "-c", "echo works"])
             finally:
@@ -140,7 +144,7 @@ class LocalProvider(Provider):
         *,
         name: str,
         labels: Mapping[str, str],  # noqa: ARG002  # nothing outlives the process
-        tell: Tell | None = None,  # noqa: ARG002  # nothing takes long
+        tell: Tell | None = None,
     ) -> Sandbox:
         found = await self.probe()
         if not found.available:
@@ -153,7 +157,7 @@ class LocalProvider(Provider):
             spec = replace(spec, workdir=_normal(spec.workdir))
         ground = await self._take_ground(spec) if self._is_in_place else None
         try:
-            return await self._start_within(spec, name, ground)
+            return await self._start_within(spec, name, ground, tell)
         except BaseException:
             if ground is not None:
                 await ground.release()
@@ -170,15 +174,25 @@ class LocalProvider(Provider):
                 await anyio.to_thread.run_sync(self._prepare, ready.bwrap)
 
     async def _start_within(
-        self, spec: EnvironmentSpec, name: str, ground: Ground | None
+        self,
+        spec: EnvironmentSpec,
+        name: str,
+        ground: Ground | None,
+        tell: Tell | None,
     ) -> Sandbox:
         sandbox: LocalSandbox | None = None
+        # An installation has a time of its own.
+        binds = await self._installed(spec, tell)
         try:
             with anyio.fail_after(spec.start_timeout_seconds):
                 if ground is None:
-                    sandbox = await self._start_namespaces(spec, name=name)
+                    sandbox = await self._start_namespaces(spec, name, binds)
                 else:
                     sandbox = await self._start_in_place(spec, name)
+                    for bind in binds:
+                        await anyio.to_thread.run_sync(
+                            installs.copy_in, bind.source, bind.target
+                        )
                 if spec.files is not None:
                     files = Upload(
                         spec.files, sandbox.workdir, exclude=_NOT_ENVIRONMENT
@@ -197,6 +211,38 @@ class LocalProvider(Provider):
             sandbox.ground = ground
         return sandbox
 
+    async def _installed(
+        self, spec: EnvironmentSpec, tell: Tell | None
+    ) -> Sequence[userland.Bind]:
+        """The software that a sandbox shall have, installed if it is not there.
+
+        Raises:
+            InstallFailed: the script failed.
+        """
+        if spec.install is None:
+            return ()
+        make = partial(self._install, spec.install)
+        folder = await self._installs.ready(
+            spec.install, make, tell, force=spec.force_build
+        )
+        return [userland.Bind(folder, spec.install.prefix)]
+
+    async def _install(self, install: InstallScript, folder: Path) -> None:
+        """Fill ``folder``, in a sandbox with network and nothing of the task."""
+        name = f"install-{install.name}"
+        if self._is_in_place:  # on the ground of the sandbox that wants it
+            sandbox: LocalSandbox = await self._start_in_place(EnvironmentSpec(), name)
+        else:
+            binds = [userland.Bind(folder, install.prefix, is_writable=True)]
+            sandbox = await self._start_namespaces(EnvironmentSpec(), name, binds)
+        try:
+            await run_install(sandbox, install)
+        finally:
+            await sandbox.stop()
+        if self._is_in_place:
+            source = Path(install.prefix)
+            await anyio.to_thread.run_sync(installs.copy_in, source, str(folder))
+
     @property
     def _is_in_place(self) -> bool:
         return self._ready is not None and self._ready.land is None
@@ -206,6 +252,8 @@ class LocalProvider(Provider):
         places = list(PLACES)
         if spec.workdir is not None and not _is_below(spec.workdir, places):
             places.append(spec.workdir)
+        if spec.install is not None:
+            places.append(spec.install.prefix)
         await ground.take(places)
         return ground
 
@@ -233,7 +281,7 @@ class LocalProvider(Provider):
         return sandbox
 
     async def _start_namespaces(
-        self, spec: EnvironmentSpec, *, name: str
+        self, spec: EnvironmentSpec, name: str, binds: Sequence[userland.Bind] = ()
     ) -> LocalSandbox:
         ready = self._ready
         assert ready is not None
@@ -256,6 +304,7 @@ class LocalProvider(Provider):
                 workdir=workdir,
                 mounts=userland.host_mounts(),
                 room_bytes=userland.room_bytes(spec.limits.storage_mib),
+                binds=binds,
             ),
         }
         channel = ready.broker.request(request)
@@ -282,6 +331,7 @@ class LocalProvider(Provider):
         for what, sweep in (
             ("process of a killed broker", shelf.sweep_processes),
             ("temporary folder", shelf.sweep_folders),
+            ("half-made installation", self._installs.sweep),
             ("place that was used in-place", Ground().sweep),
         ):
             removed += [what] * await anyio.to_thread.run_sync(sweep)

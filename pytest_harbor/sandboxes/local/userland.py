@@ -92,6 +92,15 @@ class Userland:
         return f"{SYSTEM_PATH}:{self.prefix}/bin" if self.prefix else SYSTEM_PATH
 
 
+@dataclass(frozen=True)
+class Bind:
+    """A folder of the host that one sandbox sees beside what all see."""
+
+    source: Path
+    target: str
+    is_writable: bool = False
+
+
 def namespaces(*, rootless: bool, own_network: bool) -> int:
     """The namespaces of a sandbox that a command has to join."""
     flags = (
@@ -114,6 +123,7 @@ def bwrap_arguments(
     workdir: str,
     mounts: Collection[str],
     room_bytes: int = 0,
+    binds: Sequence[Bind] = (),
 ) -> list[str]:
     """The command line that starts a sandbox.
 
@@ -158,6 +168,10 @@ def bwrap_arguments(
     for shown in userland.read_only:
         arguments += _folders(str(shown.parent))
         arguments += ["--ro-bind", str(shown), str(shown)]
+    for bind in binds:
+        arguments += _folders(bind.target)
+        how = "--bind" if bind.is_writable else "--ro-bind"
+        arguments += [how, str(bind.source), bind.target]
     arguments += ["--proc", "/proc", "--dev", "/dev"]
     for name in _READ_ONLY_PROC:
         arguments += ["--ro-bind-try", f"/proc/{name}", f"/proc/{name}"]
