@@ -68,6 +68,7 @@ class ScriptedSandbox(Sandbox):
     def __init__(self, owner: ScriptedProvider, name: str) -> None:
         self.id = name
         self.default_user = owner.default_user
+        self.unenforced = owner.unenforced
         self.owner = owner
         self.files: dict[str, bytes] = dict(owner.initial_files)
         self.is_up = True
@@ -213,6 +214,7 @@ class ScriptedProvider(Provider):
     downloads: list[Download] = field(default_factory=list)
     can_remove: bool = True
     """False: an agent put an ``rm`` of its own in the way."""
+    unenforced: tuple[str, ...] = ()
     initial_files: Mapping[str, bytes] = field(default_factory=dict)
     calls: list[tuple[str, str]] = field(default_factory=list)
     commands: list[Command] = field(default_factory=list)

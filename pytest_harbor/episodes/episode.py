@@ -365,6 +365,7 @@ class _Episode:
             this.kept = tuple(ways)
             this.warnings += problems
         this.warnings += await sandboxes.stop()
+        this.warnings += sandboxes.unenforced
         this.cleanup_seconds = time.monotonic() - started
 
     def _keeps(self, this: Try) -> bool:

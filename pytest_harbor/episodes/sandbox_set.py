@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Sequence
+from typing import Final
 
 import anyio
 
@@ -17,6 +18,10 @@ from pytest_harbor.sandboxes.api import (
     Sandbox,
     Tell,
 )
+
+NOT_ENFORCED: Final = "not enforced: "
+NOT_KEPT: Final = "not kept: "
+"""What warnings begin with that the summary of a run tells once."""
 
 _MAX_NAME = 40
 
@@ -31,6 +36,8 @@ class SandboxSet:
         self._task_id = task_id
         self._tell = tell
         self._up: list[Sandbox] = []
+        self.unenforced: dict[str, None] = {}
+        """Warnings about limits that are none, each once."""
         self.keeps = keeps
         """True when sandboxes may have to stay up, so that none is ended early."""
 
@@ -41,6 +48,8 @@ class SandboxSet:
             spec, name=name, labels={TASK_LABEL: self._task_id}, tell=self._tell
         )
         self._up.append(sandbox)
+        for line in sandbox.unenforced:
+            self.unenforced[f"{NOT_ENFORCED}{line}"] = None
         return sandbox
 
     async def finish(self, sandbox: Sandbox) -> None:
@@ -83,7 +92,7 @@ class SandboxSet:
                 try:
                     await sandbox.keep()
                 except SandboxError as error:
-                    problems.append(f"not kept: {error}")
+                    problems.append(f"{NOT_KEPT}{error}")
                     continue
                 self._up.remove(sandbox)
                 ways.append(sandbox.how_to_enter())

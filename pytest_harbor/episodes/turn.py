@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -26,7 +27,7 @@ from pytest_harbor.episodes.prepare import (
     remove_transcript,
     switch_user,
 )
-from pytest_harbor.episodes.result import TurnResult
+from pytest_harbor.episodes.result import Phase, TurnResult
 from pytest_harbor.episodes.sandbox_set import SandboxSet
 from pytest_harbor.episodes.seed import Seed
 from pytest_harbor.errors import (
@@ -39,7 +40,7 @@ from pytest_harbor.errors import (
     UnsupportedByProvider,
 )
 from pytest_harbor.reporter import Reporter
-from pytest_harbor.sandboxes.api import Download, Sandbox, Upload, User
+from pytest_harbor.sandboxes.api import Download, Limits, Sandbox, Upload, User
 from pytest_harbor.tasks.folder.model import MAIN_SERVICE
 from pytest_harbor.tasks.folder.plan_types import EpisodePlan, TurnPlan
 from pytest_harbor.verification.artifacts import (
@@ -121,14 +122,14 @@ async def run_turn(stage: Stage, draft: TurnDraft) -> TurnResult:
 async def _run_phases(stage: Stage, draft: TurnDraft) -> TurnResult:
     user = _agent_user(stage, draft.plan)
     try:
-        with draft.during("prepare"):
+        with _during(stage, draft, "prepare"):
             await _prepare(stage, draft, user)
     except PreparationFailed as error:
         draft.failed(error.kind, str(error))
         is_graded = draft.plan.index > 0
         return draft.result("prepare_failed", reward=0.0 if is_graded else None)
 
-    with draft.during("agent"):
+    with _during(stage, draft, "agent"):
         action = await _run_agent(stage, draft, user)
         if not stage.plan.keeps_session or stage.is_last(draft.plan):
             await close_session(stage, draft.logs / "agent", draft.warn)
@@ -140,11 +141,31 @@ async def _run_phases(stage: Stage, draft: TurnDraft) -> TurnResult:
         stage.policy_says_retry = action == "retry"
         return draft.result("agent_failed")
 
-    with draft.during("collect"):
+    with _during(stage, draft, "collect"):
         collected = await _collect(stage, draft)
-    with draft.during("verify"):
+    with _during(stage, draft, "verify"):
         draft.verification = await _verify(stage, draft, collected)
     return _decide(draft)
+
+
+@contextmanager
+def _during(stage: Stage, draft: TurnDraft, phase: Phase) -> Iterator[None]:
+    """A phase, with a word about what ran out of memory in it."""
+    before = stage.sandbox.oom_kills
+    try:
+        with draft.during(phase):
+            yield
+    finally:
+        killed = stage.sandbox.oom_kills - before
+        _warn_of_kills(draft, phase, killed, stage.seed.environment.limits)
+
+
+def _warn_of_kills(draft: TurnDraft, phase: Phase, killed: int, limits: Limits) -> None:
+    """The sandbox lives on, so it is no outage; but it explains many a bad reward."""
+    if killed > 0:
+        processes = "1 process was" if killed == 1 else f"{killed} processes were"
+        limit = f" (memory_mb = {limits.memory_mib})" if limits.memory_mib else ""
+        draft.warn(f"out of memory in phase {phase}: {processes} killed{limit}")
 
 
 def _agent_user(stage: Stage, turn: TurnPlan) -> User | None:
@@ -337,6 +358,7 @@ async def _verify(
     try:
         return await _verify_in(sandbox, stage, draft, inputs)
     finally:
+        _warn_of_kills(draft, "verify", sandbox.oom_kills, own.limits)
         await stage.sandboxes.finish(sandbox)
 
 

@@ -13,12 +13,12 @@ from math import comb
 from pathlib import Path
 from typing import Any, Final
 
+from pytest_harbor.episodes.sandbox_set import NOT_ENFORCED, NOT_KEPT
 from pytest_harbor.errors import CANCELLED
 from pytest_harbor.results import records
 
 SUMMARY: Final = "summary.json"
 SLOWEST: Final = 3
-NOT_KEPT: Final = "not kept: "
 
 
 @dataclass(frozen=True)
@@ -73,6 +73,8 @@ class Summary:
     interrupted: tuple[str, ...] = ()
     not_kept: tuple[str, ...] = ()
     """Why ``--harbor-keep`` kept nothing, each reason once."""
+    not_enforced: tuple[str, ...] = ()
+    """Limits that some sandbox did not enforce, each once."""
 
 
 def summarize(folder: Path) -> Summary:
@@ -113,15 +115,15 @@ def summarize(folder: Path) -> Summary:
         interrupted=tuple(
             row["node_id"] for row in rows if row.get("failure_kind") == CANCELLED
         ),
-        not_kept=tuple(
-            dict.fromkeys(
-                line
-                for row in rows
-                for line in row.get("warnings") or ()
-                if line.startswith(NOT_KEPT)
-            )
-        ),
+        not_kept=_warnings(rows, NOT_KEPT),
+        not_enforced=_warnings(rows, NOT_ENFORCED),
     )
+
+
+def _warnings(rows: Sequence[dict[str, Any]], kind: str) -> tuple[str, ...]:
+    """Warnings that begin with ``kind``, each once."""
+    lines = (line for row in rows for line in row.get("warnings") or ())
+    return tuple(dict.fromkeys(line for line in lines if line.startswith(kind)))
 
 
 def latest_rows(folder: Path) -> dict[str, dict[str, Any]]:
@@ -252,7 +254,7 @@ def lines(summary: Summary, *, logs: str) -> list[str]:
     text += [f"interrupted: {node}" for node in summary.interrupted]
     text += [f"sandbox: {line}" for line in summary.isolation]
     text += [f"kept: {line}" for line in summary.kept_sandboxes]
-    text += summary.not_kept
+    text += (*summary.not_kept, *summary.not_enforced)
     return [*text, f"results: {logs}"]
 
 

@@ -272,6 +272,10 @@ class Sandbox(ABC):
     provider: str
     workdir: str
     default_user: User | None
+    unenforced: tuple[str, ...] = ()
+    """What the task asked for and this sandbox could not be given, a line each."""
+    oom_kills: int = 0
+    """Processes that ran out of memory so far, as far as commands have told."""
 
     @abstractmethod
     async def exec(

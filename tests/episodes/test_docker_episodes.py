@@ -142,6 +142,16 @@ class TestRequests:
         assert more == 6 + 2, "\n".join(requests_made)
 
 
+def test_an_agent_that_runs_out_of_memory_is_graded(tmp_path, run_docker, toml):
+    task = write_task(tmp_path / "task", f"{toml}memory_mb = 64\n")
+    eat = "x=$(head -c 200000000 /dev/zero | tr '\\0' x)"
+    result = run_docker(task, Shell(f'bash -c "{eat}"'))
+    assert result.status == "graded"
+    assert result.turns[0].warnings[-1] == (
+        "out of memory in phase agent: 1 process was killed (memory_mb = 64)"
+    )
+
+
 class TestTurns:
     def test_clean_up_leaves_processes_and_files(self, tmp_path, run_docker, toml):
         task = write_steps_task(

@@ -298,3 +298,47 @@ def test_a_reward_file_without_the_headline_key_says_so(
         "reward.json has no key 'reward' (only 'style')"
     )
     assert turn.warnings == (f"{turn.headline_problem}; it counts as 0.0",)
+
+
+class TestLimits:
+    TOML = "[environment]\nmemory_mb = 512\n"
+
+    def test_what_ran_out_of_memory_is_told_by_phase(
+        self, tmp_path, scripted, run_scripted
+    ):
+        def answer(command):
+            command.sandbox.oom_kills += 2 if "test.sh" in command.text else 0
+            return passing(command)
+
+        class Hungry(NopAgent):
+            async def run(self, turn):
+                turn.sandbox.oom_kills += 1
+
+        scripted.answer = answer
+        task = write_task(tmp_path / "task", self.TOML)
+        result = run_scripted(task, Hungry())
+        assert (result.status, result.reward) == ("graded", 1.0)
+        assert result.turns[0].warnings == (
+            "out of memory in phase agent: 1 process was killed (memory_mb = 512)",
+            "out of memory in phase verify: 2 processes were killed (memory_mb = 512)",
+        )
+
+    def test_in_a_sandbox_of_the_verifiers_own(self, tmp_path, scripted, run_scripted):
+        def answer(command):
+            command.sandbox.oom_kills += 1
+            return passing(command)
+
+        scripted.answer = answer
+        toml = '[verifier]\nenvironment_mode = "separate"\n'
+        result = run_scripted(write_task(tmp_path / "task", toml))
+        assert "out of memory in phase verify: 1 process was killed" in (
+            result.turns[0].warnings
+        )
+
+    def test_limits_that_are_none_are_told_once(self, tmp_path, scripted, run_scripted):
+        scripted.unenforced = ("storage_mb (no quota here)",)
+        toml = '[verifier]\nenvironment_mode = "separate"\n'
+        result = run_scripted(write_task(tmp_path / "task", toml))
+        assert result.status == "graded"
+        told = [line for line in result.warnings if "not enforced" in line]
+        assert told == ["not enforced: storage_mb (no quota here)"]

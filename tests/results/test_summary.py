@@ -107,3 +107,12 @@ def test_summary_json_can_be_made_again(tmp_path: Path, record: Record) -> None:
     data = json.loads((tmp_path / summary.SUMMARY).read_text())
     assert data["episodes"] == 1
     assert data["agents"][0]["agent"] == "oracle"
+
+
+def test_limits_that_are_none_are_told_once(tmp_path: Path, record: Record) -> None:
+    line = "not enforced: storage_mb (docker: no quota)"
+    for name in "ab":
+        record(name, "passed", reward=1.0, warnings=("something else", line))
+    found = summary.summarize(tmp_path)
+    assert summary.lines(found, logs="x").count(line) == 1
+    assert "something else" not in summary.lines(found, logs="x")

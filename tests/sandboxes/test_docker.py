@@ -31,6 +31,7 @@ from pytest_harbor.sandboxes.api import (
     Upload,
 )
 from pytest_harbor.sandboxes.docker import client as client_module
+from pytest_harbor.sandboxes.docker.client import DaemonError
 from pytest_harbor.sandboxes.docker.provider import DockerProvider
 
 pytestmark = [pytest.mark.docker, pytest.mark.anyio]
@@ -280,11 +281,67 @@ async def test_limits_hold_in_the_container(provider, spec):
     assert "190000000" not in eaten.stdout
 
 
-async def test_limits_that_the_daemon_cannot_set_are_left_out(provider, spec, caplog):
+async def test_limits_that_the_daemon_cannot_set_are_left_out(
+    provider, spec, monkeypatch
+):
+    """``storage_mb`` on most file systems, and more processors than there are."""
+    asked: list[dict[str, object]] = []
+    create = docker.APIClient.create_container
+
+    def refusing(self, *arguments, **options):
+        host_config = options["host_config"]
+        asked.append(host_config)
+        if "StorageOpt" in host_config:  # whatever the file system here is
+            raise DaemonError(
+                "--storage-opt is supported only for overlay over xfs", 500
+            )
+        return create(self, *arguments, **options)
+
+    monkeypatch.setattr(docker.APIClient, "create_container", refusing)
     limits = Limits(cpus=100_000, storage_mib=10_240)
     sandbox = await start(provider, _with(spec, limits=limits))
     assert (await sandbox.exec("true")).ok
-    assert "does not enforce cpus" in caplog.text
+    storage, cpus = sorted(sandbox.unenforced, reverse=True)
+    assert storage.startswith("storage_mb (docker: --storage-opt is supported only")
+    assert cpus.lower().startswith("cpus (docker: range of cpus")
+    asked.clear()
+    limits = Limits(cpus=1, storage_mib=10_240)
+    other = await start(provider, _with(spec, limits=limits))
+    assert [line.split()[0] for line in other.unenforced] == ["storage_mb"]
+    assert [host_config["NanoCpus"] for host_config in asked] == [10**9]
+    assert (await start(provider, spec)).unenforced == ()
+
+
+async def test_an_impossible_limit_is_final(provider, spec):
+    with pytest.raises(SandboxStartFailed, match="memory limit") as failed:
+        await start(provider, _with(spec, limits=Limits(memory_mib=1)))
+    assert failed.value.is_final
+
+
+EAT = "x=$(head -c 200000000 /dev/zero | tr '\\0' x)"
+
+
+async def test_processes_that_run_out_of_memory_are_counted(provider, spec):
+    """The container lives on, so the daemon itself has nothing to say."""
+    sandbox = await start(provider, _with(spec, limits=Limits(memory_mib=64)))
+    assert (await sandbox.exec("true")).ok
+    assert sandbox.oom_kills == 0
+    assert (await sandbox.exec(["bash", "-c", EAT])).exit_code == 137
+    assert sandbox.oom_kills == 1
+    process = await sandbox.spawn(["bash", "-c", EAT])
+    assert (await process.wait()).exit_code == 137
+    assert sandbox.oom_kills == 2
+
+
+async def test_a_container_that_runs_out_of_memory_says_so(provider, spec):
+    sandbox = await start(provider, _with(spec, limits=Limits(memory_mib=64)))
+    # Let the kernel choose the container's own command first.
+    await sandbox.exec("for n in /proc/[0-9]*; do echo 1000 > $n/oom_score_adj; done")
+    eaters = " & ".join(["eat"] * 4)
+    with pytest.raises(SandboxLost, match=r"ran out of memory.*exit code 137"):
+        await sandbox.exec(["bash", "-c", f"eat() {{ {EAT}; }}; {eaters} & wait"])
+    with pytest.raises(SandboxLost, match="ran out of memory"):
+        await sandbox.exec("true")
 
 
 async def test_public_network_has_an_interface(provider, spec):
@@ -546,7 +603,8 @@ async def test_daemon_that_goes_away_is_no_stranger(provider, spec, monkeypatch)
             await sandbox.upload([Upload(b"", "/x")])
         with pytest.raises(SandboxLost):
             await sandbox.download([Download("/x", Path("/nowhere"))])
-        with pytest.raises(SandboxUnavailable):
+        # It was there: what goes away in mid-run is an outage, and never skipped.
+        with pytest.raises(SandboxStartFailed, match="does not answer"):
             await start(provider, spec)
 
 

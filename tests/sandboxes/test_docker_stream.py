@@ -35,11 +35,11 @@ def stream(out, err):
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 64, 10_000])
 def test_marks_are_found_however_the_bytes_are_cut(stream, out, err, size):
     data = (
-        frame(2, mark("begin:4711:,bash,tar"))
+        frame(2, mark("begin:4711:,bash,tar:2"))
         + frame(1, b"a@@b\0")
         + frame(2, b"oops@")
-        + frame(2, b"@" + mark("end:3"))
-        + frame(1, b"c@@" + mark("end:3"))
+        + frame(2, b"@" + mark("end:3:3"))
+        + frame(1, b"c@@" + mark("end:3:3"))
     )
     for at in range(0, len(data), size):
         stream.feed(data[at : at + size])
@@ -47,19 +47,20 @@ def test_marks_are_found_however_the_bytes_are_cut(stream, out, err, size):
     assert stream.begin.start_ticks == 4711
     assert stream.begin.tools == {"bash", "tar"}
     assert stream.exit_code == 3
+    assert stream.oom_kills == 3
     assert (bytes(out), bytes(err)) == (b"a@@b\0c@@", b"oops@@")
 
 
 def test_both_streams_must_have_ended(stream, out):
-    stream.feed(frame(2, mark("end:0")))
+    stream.feed(frame(2, mark("end:0:3")))
     assert stream.exit_code is None
-    stream.feed(frame(1, b"late" + mark("end:0")))
+    stream.feed(frame(1, b"late" + mark("end:0:3")))
     assert stream.exit_code == 0
     assert out == b"late"
 
 
 def test_what_comes_after_the_end_is_not_of_this_command(stream, out):
-    stream.feed(frame(1, b"mine" + mark("end:0") + b"daemon's"))
+    stream.feed(frame(1, b"mine" + mark("end:0:3") + b"daemon's"))
     stream.feed(frame(1, b"more"))
     assert out == b"mine"
 
@@ -85,7 +86,7 @@ def test_what_looked_like_a_mark_is_output_at_the_end(stream, out):
 
 
 def test_tools_that_were_not_asked_for_are_unknown(stream):
-    stream.feed(frame(2, mark("begin::?")))
+    stream.feed(frame(2, mark("begin::?:")))
     assert stream.begin is not None
     assert stream.begin.tools is None
     assert stream.begin.start_ticks == 0

@@ -72,10 +72,12 @@ class DockerSandbox(Sandbox):
         remove: Callable[[str, str], None],
         forget: Callable[[str], object],
         unmade: Sequence[str] = (),
+        unenforced: Sequence[str] = (),
     ) -> None:
         self.id = name
         self.workdir = workdir
         self.default_user = user
+        self.unenforced = tuple(unenforced)
         self._engine = engine
         self._container = container
         self._image = image
@@ -113,7 +115,7 @@ class DockerSandbox(Sandbox):
                 )
             except DaemonError as error:
                 return await self._never_ran(await self._refused(call, error), error)
-        self._note_tools(output.stream)
+        self._note(output.stream)
         if ended.never_began:
             return await self._never_ran(await self._cannot_run(call, output.text()))
         if ended.exit_code is None and not ended.timed_out:
@@ -149,7 +151,7 @@ class DockerSandbox(Sandbox):
             if not began:
                 raise await self._cannot_run(call, output.text())
             on_failure.pop_all()
-        self._note_tools(output.stream)
+        self._note(output.stream)
         return _Spawned(self, call, connection, output)
 
     async def upload(
@@ -309,7 +311,9 @@ class DockerSandbox(Sandbox):
             stdin=stdin,
         )
 
-    def _note_tools(self, stream: ExecStream) -> None:
+    def _note(self, stream: ExecStream) -> None:
+        """Keep what a command's wrapper told of the container."""
+        self.oom_kills = max(self.oom_kills, stream.oom_kills)
         if self._tools is None and stream.begin is not None:
             self._tools = stream.begin.tools
 
@@ -444,7 +448,7 @@ class DockerSandbox(Sandbox):
 
 def _how_it_died(state: Mapping[str, Any]) -> Iterator[str]:
     if state.get("OOMKilled"):
-        yield "it ran out of memory"
+        yield "it ran out of memory (environment.memory_mb)"
     if state.get("ExitCode") is not None:
         yield f"exit code {state['ExitCode']}"
     if state.get("Error"):
@@ -527,6 +531,7 @@ class _Spawned(Process):
             code = self._output.stream.exit_code
             if code is None:
                 code = await self._exit_code()
+            self._sandbox._note(self._output.stream)  # noqa: SLF001 - its other half
             self._result = self._output.result(code, time.monotonic() - self._begun)
         return self._result
 

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import docker
 
-from pytest_harbor.errors import (
-    SandboxError,
-    SandboxStartFailed,
-    SandboxUnavailable,
-)
+from pytest_harbor.errors import SandboxStartFailed
 from pytest_harbor.sandboxes.api import EnvironmentSpec, Upload
 from pytest_harbor.sandboxes.docker import files
 from pytest_harbor.sandboxes.docker.client import DaemonError, daemon_errors
@@ -23,8 +18,11 @@ from pytest_harbor.sandboxes.docker.scripts import KEEP_ALIVE, MARKER, SHELL
 PIDS_LIMIT = 4096
 """Processes and threads per container: stops a fork bomb, not a build with many jobs."""
 
+CPUS = "cpus"
+STORAGE = "storage_mb"
+
+_BAD_REQUEST = 400
 _CONFIGURATION_FILES = frozenset({"Dockerfile", "docker-compose.yaml"})
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -38,35 +36,48 @@ class NewContainer:
     labels: Mapping[str, str]
     no_new_privileges: bool
 
-    def create(self, client: docker.APIClient, unenforced: set[str]) -> str:
-        """Create it and return its ID.
+    def create(
+        self, client: docker.APIClient, known: dict[str, str]
+    ) -> tuple[str, tuple[str, ...]]:
+        """Create it; returns its ID, and which limits are not enforced, a line each.
 
-        Limits that this daemon turns out not to know are left out, and noted in
-        ``unenforced`` so that the next container does not ask again.
+        A limit that this daemon turns out not to know is left out. ``known`` keeps the
+        daemon's words for what it refuses to everybody, so that it is not asked again.
 
         Raises:
             DaemonError: the daemon refused something else.
         """
-        try:
-            return self._create(client, unenforced)
-        except DaemonError as error:
-            limit = _refused_limit(error.text)
-            if limit is None or limit in unenforced:
-                raise
-            unenforced.add(limit)
-            _log.warning("docker does not enforce %s: %s", limit, error.text)
-        return self.create(client, unenforced)
+        refused = {key: text for key, text in known.items() if self._asks_for(key)}
+        while True:
+            try:
+                answer = self._create(client, refused)
+                break
+            except DaemonError as error:
+                limit = _refused_limit(error.text)
+                if limit is None or limit in refused:
+                    raise
+                refused[limit] = error.text
+                if limit == STORAGE:
+                    known[limit] = error.text
+        lines = [f"{key} (docker: {text})" for key, text in refused.items()]
+        lines += [f"docker: {text}" for text in answer.get("Warnings") or ()]
+        return str(answer["Id"]), tuple(lines)
 
-    def _create(self, client: docker.APIClient, unenforced: set[str]) -> str:
+    def _asks_for(self, limit: str) -> bool:
+        return limit == STORAGE and self.spec.limits.storage_mib is not None
+
+    def _create(
+        self, client: docker.APIClient, refused: Mapping[str, str]
+    ) -> dict[str, Any]:
         host_config = client.create_host_config(
             init=True,
             network_mode="none" if self.spec.network == "no-network" else "bridge",
             pids_limit=PIDS_LIMIT,
             security_opt=["no-new-privileges"] if self.no_new_privileges else [],
-            **self._limits(unenforced),
+            **self._limits(refused),
         )
         with daemon_errors():
-            answer = client.create_container(
+            answer: dict[str, Any] = client.create_container(
                 self.image.name,
                 ["-c", KEEP_ALIVE],
                 entrypoint=[SHELL],
@@ -80,17 +91,17 @@ class NewContainer:
                 healthcheck={"test": ["NONE"]},
                 host_config=host_config,
             )
-        return str(answer["Id"])
+        return answer
 
-    def _limits(self, unenforced: set[str]) -> dict[str, Any]:
+    def _limits(self, refused: Mapping[str, str]) -> dict[str, Any]:
         limits = self.spec.limits
         values: dict[str, Any] = {}
-        if limits.cpus is not None and "cpus" not in unenforced:
+        if limits.cpus is not None and CPUS not in refused:
             values["nano_cpus"] = int(limits.cpus * 1e9)
         if limits.memory_mib is not None:
             values["mem_limit"] = limits.memory_mib * 1024**2
             values["memswap_limit"] = limits.memory_mib * 1024**2
-        if limits.storage_mib is not None and "storage_mb" not in unenforced:
+        if limits.storage_mib is not None and STORAGE not in refused:
             values["storage_opt"] = {"size": f"{limits.storage_mib}M"}
         return values
 
@@ -117,19 +128,24 @@ class NewContainer:
             )
 
 
-def start_error(error: DaemonError, spec: EnvironmentSpec) -> SandboxError:
+def start_error(error: DaemonError, spec: EnvironmentSpec) -> SandboxStartFailed:
     """What a daemon's refusal to start means for the author of the task."""
     if error.status is None:
-        return SandboxUnavailable(f"the Docker daemon does not answer: {error.text}")
+        return SandboxStartFailed(f"the Docker daemon does not answer: {error.text}")
     what = spec.image or f"the image of {spec.build_context}"
-    return SandboxStartFailed(f"docker cannot start {what}: {error.text}")
+    return SandboxStartFailed(
+        f"docker cannot start {what}: {error.text}",
+        # What it was asked for is wrong (an impossible limit), and will be; the runtime's
+        # own troubles have the same status.
+        is_final=error.status == _BAD_REQUEST and "runtime" not in error.text.lower(),
+    )
 
 
 def _refused_limit(text: str) -> str | None:
     """Which limit the daemon cannot set, if that is its complaint."""
     lowered = text.lower()
     if "storage-opt" in lowered or "storage option" in lowered:
-        return "storage_mb"
+        return STORAGE
     if "range of cpus" in lowered:  # more than the machine has: all of them, then
-        return "cpus"
+        return CPUS
     return None

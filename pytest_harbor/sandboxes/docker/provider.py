@@ -67,7 +67,7 @@ class DockerProvider(Provider):
         self._removals: ThreadPoolExecutor | None = None
         self._sandboxes: dict[str, DockerSandbox] = {}
         self._images_with_shell: set[str] = set()
-        self._unenforced_limits: set[str] = set()
+        self._refused_limits: dict[str, str] = {}
         self._closed = False
 
     async def probe(self) -> Capabilities:
@@ -158,8 +158,8 @@ class DockerProvider(Provider):
             labels=all_labels(labels, self._session),
             no_new_privileges=self._no_new_privileges,
         )
-        container = await engine.call(
-            lambda client: new.create(client, self._unenforced_limits)
+        container, unenforced = await engine.call(
+            lambda client: new.create(client, self._refused_limits)
         )
         sandbox = DockerSandbox(
             engine,
@@ -171,6 +171,7 @@ class DockerProvider(Provider):
             remove=self._remove_later,
             forget=self._sandboxes.pop,
             unmade=OPEN_FOLDERS,
+            unenforced=unenforced,
         )
         self._sandboxes[container] = sandbox
         try:

@@ -17,6 +17,9 @@ KEEP_ALIVE: Final = "while :; do sleep 2147483; done"
 """The container's own command: older busybox has no ``sleep infinity``, and an agent's
 ``pkill sleep`` must not end the sandbox."""
 
+# Beside its marks it reports how many processes of the container the kernel has killed for
+# memory, by cgroup v2 or v1: the daemon tells that of a container's main process alone.
+#
 # $1 token, $2 working directory, $3 names of tools to look for, then the command.
 # Standard error of the wrapper itself goes nowhere: bash would report signals there.
 WRAPPER: Final = """\
@@ -24,7 +27,15 @@ _ph_token=$1 _ph_dir=$2 _ph_ask=$3
 shift 3
 exec 3>&2 2>/dev/null
 _ph_field() { shift 21; _ph_ticks=$1; }
-_ph_ticks= _ph_stat= _ph_tools=?
+_ph_ticks= _ph_stat= _ph_tools=? _ph_kills=
+_ph_count() {
+  for _ph_file in /sys/fs/cgroup/memory.events /sys/fs/cgroup/memory/memory.oom_control; do
+    while read -r _ph_key _ph_value; do
+      [ "$_ph_key" = oom_kill ] && _ph_kills=$_ph_value
+    done <$_ph_file
+  done
+}
+_ph_count
 IFS= read -r _ph_stat </proc/$$/stat && _ph_field $_ph_stat
 if [ -n "$_ph_ask" ]; then
   _ph_tools=
@@ -32,7 +43,7 @@ if [ -n "$_ph_ask" ]; then
     command -v $_ph_tool >/dev/null && _ph_tools=$_ph_tools,$_ph_tool
   done
 fi
-printf '@@%s:begin:%s:%s@@' "$_ph_token" "$_ph_ticks" "$_ph_tools" >&3
+printf '@@%s:begin:%s:%s:%s@@' "$_ph_token" "$_ph_ticks" "$_ph_tools" "$_ph_kills" >&3
 if cd "$_ph_dir"; then
   unset OLDPWD
   (exec "$@" 2>&3 3>&-)
@@ -41,8 +52,9 @@ else
   printf 'cannot enter the working directory %s\\n' "$_ph_dir" >&3
   _ph_code=126
 fi
-printf '@@%s:end:%s@@' "$_ph_token" "$_ph_code"
-printf '@@%s:end:%s@@' "$_ph_token" "$_ph_code" >&3
+_ph_count
+printf '@@%s:end:%s:%s@@' "$_ph_token" "$_ph_code" "$_ph_kills"
+printf '@@%s:end:%s:%s@@' "$_ph_token" "$_ph_code" "$_ph_kills" >&3
 exit "$_ph_code"
 """
 

@@ -36,6 +36,7 @@ class _MarkedStream:
         self._held = b""
         self.begin: Begin | None = None
         self.exit_code: int | None = None
+        self.oom_kills = 0
 
     @property
     def ended(self) -> bool:
@@ -81,14 +82,19 @@ class _MarkedStream:
 
     def _take_mark(self, text: str) -> None:
         kind, *values = text.split(":")
-        if kind == "begin" and len(values) == 2:
-            ticks, tools = values
+        if kind == "begin" and len(values) == 3:
+            ticks, tools, kills = values
             known = frozenset(tools.split(",")) - {"", "?"}
-            self.begin = Begin(
-                int(ticks) if ticks.isdigit() else 0, None if tools == "?" else known
-            )
-        elif kind == "end" and values and values[0].isdigit():
+            self.oom_kills = _number(kills)
+            self.begin = Begin(_number(ticks), None if tools == "?" else known)
+        elif kind == "end" and len(values) == 2 and values[0].isdigit():
+            self.oom_kills = _number(values[1])
             self.exit_code = int(values[0])
+
+
+def _number(text: str) -> int:
+    """What the wrapper could not find out is 0."""
+    return int(text) if text.isdigit() else 0
 
 
 class ExecStream:
@@ -120,6 +126,11 @@ class ExecStream:
         Both, because the daemon copies them independently of each other.
         """
         return self._stderr.exit_code if self._stdout.ended else None
+
+    @property
+    def oom_kills(self) -> int:
+        """Processes of the container that the kernel killed for memory so far."""
+        return self._stderr.oom_kills
 
     def feed(self, data: bytes) -> None:
         """Take the next bytes from the connection."""
