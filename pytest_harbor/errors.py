@@ -14,6 +14,7 @@
     │   │   └── ServerTimeout    no answer in time
     │   └── ServerRefused        the server answered with an error
     ├── TrajectoryError          a document is no trajectory in ATIF v1.7
+    ├── JudgeError               a judge gave no answer that can be read as grades
     ├── StepError                a step of a step task failed
     │   ├── NotDeployed          it names an env, agent or sandbox that is not there
     │   ├── AlreadyDeployed      it deploys under a name that is taken
@@ -52,10 +53,12 @@ SERVER_UNREACHABLE: Final = "harbor:server_unreachable"
 SERVER_REFUSED: Final = "harbor:server_refused"
 STEP_FAILED: Final = "harbor:step_failed"
 SERVER_NOT_READY: Final = "harbor:server_not_ready"
+JUDGE_ERROR: Final = "harbor:judge_error"
 VERIFIER_ERROR: Final = "verifier_error"
 AGENT_TIMEOUT: Final = "agent_timeout"
 AGENT_SETUP_TIMEOUT: Final = "agent_setup_timeout"
 AGENT_RUN_ERROR: Final = "agent_run_error"
+AGENT_COULD_NOT_RUN: Final = "agent_could_not_run"
 AGENT_INSTALL_FAILED: Final = "agent_install_failed"
 AGENT_MISSING_KEY: Final = "agent_missing_key"
 AGENT_AUTH_ERROR: Final = "agent_auth_error"
@@ -206,6 +209,19 @@ class ServerRefused(ProtocolError):
 
 class TrajectoryError(HarborError, ValueError):
     """Raised when a document is no trajectory in ATIF; names every problem."""
+
+
+class JudgeError(HarborError):
+    """Raised when a judge cannot be asked, or its answers are no grades. Never a score.
+
+    ``answers`` is what it said, one text per attempt.
+    """
+
+    kind = JUDGE_ERROR
+
+    def __init__(self, message: str, answers: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.answers = answers
 
 
 class StepError(HarborError):

@@ -150,7 +150,7 @@ async def serve(
     listening = socket.create_server((where, chosen), backlog=128)
     try:
         url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-        app = create_app(agent, url)
+        app = create_app(agent)
         # A person reads this log when the agent fails: requests are its noise.
         config = uvicorn.Config(app, log_level="warning", access_log=False, ws="none")
         print(f"listening on {url}", flush=True)  # noqa: T201 - the log of a server
@@ -160,19 +160,29 @@ async def serve(
         await agent.aclose()
 
 
-def create_app(agent: ServedAgent, url: str) -> Starlette:
-    """The ASGI application of ``agent`` as reached at ``url``. Raises MissingExtra."""
+def create_app(agent: ServedAgent) -> Starlette:
+    """The ASGI application of ``agent``. Raises MissingExtra.
+
+    Its card names the address that it was asked at: a server in a sandbox knows no other.
+    """
     with needs("agents", "serving an A2A agent"):
         from a2a.server.request_handlers import DefaultRequestHandler
-        from a2a.server.routes import create_agent_card_routes, create_jsonrpc_routes
+        from a2a.server.request_handlers.response_helpers import agent_card_to_dict
+        from a2a.server.routes import create_jsonrpc_routes
         from a2a.server.tasks import InMemoryTaskStore
         from starlette.applications import Starlette
+        from starlette.routing import Route
+
+    async def card(request: Request) -> Response:
+        url = str(request.base_url).rstrip("/")
+        return _done(agent_card_to_dict(_card(agent, url)))
+
     desk = _Desk(agent)
-    card = _card(agent, url)
-    handler = DefaultRequestHandler(_executor(desk), InMemoryTaskStore(), card)
-    routes = desk.routes()
-    for path in CARD_PATHS:
-        routes += create_agent_card_routes(card, card_url=path)
+    handler = DefaultRequestHandler(
+        _executor(desk), InMemoryTaskStore(), _card(agent, "http://127.0.0.1")
+    )
+    routes = [Route(path, card, methods=["GET"]) for path in CARD_PATHS]
+    routes += desk.routes()
     routes += create_jsonrpc_routes(handler, FALLBACK_PATH, enable_v0_3_compat=True)
     return Starlette(routes=routes)
 

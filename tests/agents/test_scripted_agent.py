@@ -34,7 +34,7 @@ def play():
 
     def start(*answers):
         agent = ScriptedAgent(read_script(json.dumps(answers), "script"))
-        context = serving(create_app(agent, "http://127.0.0.1:9"))
+        context = serving(create_app(agent))
         running.append(context)
         return context.__enter__()
 
