@@ -49,32 +49,26 @@ def load_step_task(
         TaskLoadError: the task cannot be run as it is, with every problem found.
     """
     file = Path(os.path.normpath(file.absolute()))
-    bundle = bundle or Bundle(bundle_root(file))
-    label = _label(file, bundle)
+    task = StepTask(
+        name=task_name(file),
+        file=file,
+        bundle=bundle or Bundle(bundle_root(file)),
+        seed=dict(seed or {}),
+        overrides=dict(overrides or {}),
+        step_types={**STEP_TYPES, **(step_types or {})},
+    )
     found = Findings()
     parsed = None
     try:
         content = file.read_bytes()
     except OSError as error:
-        found.problem(label, f"cannot be read: {error.strerror}", SHAPE)
+        found.problem(task.label, f"cannot be read: {error.strerror}", SHAPE)
     else:
-        parsed = parse_json(content, label, found)
-    raw = None if found.problems else _steps_of(parsed, label, found)
+        parsed = parse_json(content, task.label, found)
+    raw = None if found.problems else _steps_of(parsed, task.label, found)
     if raw is None:
         raise TaskLoadError(str(file), tuple(found.problems))
-    return _checked(
-        StepTask(
-            name=task_name(file),
-            file=file,
-            bundle=bundle,
-            seed=dict(seed or {}),
-            overrides=dict(overrides or {}),
-            source=tuple(raw),
-            step_types={**STEP_TYPES, **(step_types or {})},
-        ),
-        found,
-        strict=strict,
-    )
+    return _checked(replace(task, source=tuple(raw)), found, strict=strict)
 
 
 def with_changes(
@@ -100,9 +94,8 @@ def with_changes(
 
 
 def _checked(task: StepTask, found: Findings, *, strict: bool) -> StepTask:
-    label = _label(task.file, task.bundle)
     raw = [filled(overridden(step, task.overrides), task.seed) for step in task.source]
-    steps = read_steps(raw, label, task.bundle, task.step_types, found)
+    steps = read_steps(raw, task.label, task.bundle, task.step_types, found)
     check_names(steps, task.bundle, found)
     check_entries(steps, task.bundle, found)
     if strict:
@@ -122,20 +115,15 @@ def in_order(problems: Iterable[Problem]) -> list[Problem]:
     return sorted(problems, key=position)
 
 
-def _label(file: Path, bundle: Bundle) -> str:
-    """The file as messages name it."""
-    if file.is_relative_to(bundle.root):
-        return file.relative_to(bundle.root).as_posix()
-    return file.name
-
-
 def _steps_of(parsed: Any, label: str, found: Findings) -> Sequence[Any] | None:
     """The list of steps, of a bare list or a stored task."""
     steps = parsed
     if isinstance(parsed, dict):
         steps = parsed.get("steps")
-        for path in keys_given_twice({**parsed, "steps": None}):
-            found.problem(f"{label}: {path_text(path)}", "is given twice", SHAPE)
+        for path in keys_given_twice(parsed):
+            if path[:1] != ("steps",) or len(path) == 1:  # else it is told of the step
+                what = "is given twice; keep one"
+                found.problem(f"{label}: {path_text(path)}", what, SHAPE)
         if "steps" not in parsed:
             found.problem(label, "is an object without 'steps'", SHAPE)
             return None

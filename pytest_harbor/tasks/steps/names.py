@@ -16,13 +16,13 @@ from pytest_harbor.tasks.steps.step import Name, NameKind, Step
 TWICE = "13.3"
 READ = "13.4"
 
-# Per kind: a name in words, what the step did that wrote it, and what nobody did.
-WORDS: Mapping[NameKind, tuple[str, str, str]] = {
-    "env": ("env '{}'", "deployed", "no step deploys env '{}'"),
-    "agent": ("agent '{}'", "deployed", "no step deploys an agent named '{}'"),
-    "prompt": ("reply '{}'", "written", "no step has the prompt_id '{}'"),
-    "verifier": ("grade '{}'", "written", "no step has the verifier_id '{}'"),
-    "files": ("files of '{}'", "collected", "'{}' is no step of this task"),
+# Per kind: how a name comes about, and what is said where it does not.
+WORDS: Mapping[NameKind, tuple[str, str]] = {
+    "env": ("env '{}' is deployed", "no step deploys env '{}'"),
+    "agent": ("agent '{}' is deployed", "no step deploys an agent named '{}'"),
+    "prompt": ("reply '{}' is written", "no step has the prompt_id '{}'"),
+    "verifier": ("grade '{}' is written", "no step has the verifier_id '{}'"),
+    "files": ("files of '{}' are collected", "'{}' is no step of this task"),
 }
 
 
@@ -101,9 +101,8 @@ def _check_read(
     if any(writer.step.id in above for writer in known):
         return
     writer = known[0].step
-    subject, done, _ = WORDS[name.kind]
-    what = f"{subject.format(name.name)} is {done} by step {writer.position}"
-    what += f" '{writer.id}', "
+    what = WORDS[name.kind][0].format(name.name)
+    what += f" by step {writer.position} '{writer.id}', "
     if writer.position == step.position:
         what += "which is this step"
     elif writer.position > step.position:
@@ -120,7 +119,7 @@ def _never_written(
         for other in steps.steps:
             if other.id == name.name:
                 return f"'{name.name}' ({other.type}) collects no files"
-    what = WORDS[name.kind][2].format(name.name)
+    what = WORDS[name.kind][1].format(name.name)
     return what + did_you_mean(name.name, list(_known(name.kind, writers)))
 
 
@@ -145,7 +144,7 @@ def _doubt_teardown(
             if (kind, name) in writers or steps.may_write(kind):
                 continue
             where = steps.where(step.position, f"{field}[{number}]")
-            what = WORDS[kind][2].format(name)
+            what = WORDS[kind][1].format(name)
             found.warn(
                 f"{where}: {what}{did_you_mean(name, list(_known(kind, writers)))}"
             )

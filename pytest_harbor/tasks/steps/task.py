@@ -34,6 +34,13 @@ class StepTask:
     step_types: Mapping[str, type[Step]] = field(default_factory=dict, repr=False)
     """The types that the file may use."""
 
+    @property
+    def label(self) -> str:
+        """The file as messages name it: below the bundle, with forward slashes."""
+        if self.file.is_relative_to(self.bundle.root):
+            return self.file.relative_to(self.bundle.root).as_posix()
+        return self.file.name
+
     @cached_property
     def by_id(self) -> Mapping[str, Step]:
         """The steps by id."""
