@@ -24,7 +24,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         size = int(self.headers.get("content-length", 0))
         body = self.rfile.read(size)
-        self.request_id = json.loads(body)["id"] if body.startswith(b"{") else None
+        self.request_id = json.loads(body).get("id") if body[:1] == b"{" else None
         self.asked.append(self.path)
         way, _, rest = self.path.strip("/").partition("/")
         if way.endswith("-card") or ".well-known" not in rest:
