@@ -328,7 +328,8 @@ def _field(response: httpx.Response, key: str, kind: type) -> Any:
     from pytest_harbor.protocols import http
 
     answer = http.json_of(response)
-    if not isinstance(answer, dict) or not isinstance(answer.get(key), kind):
+    fields = answer if isinstance(answer, dict) else {}
+    if key not in fields or not isinstance(fields[key], kind):
         url = str(response.request.url)
         raise ProtocolError(f"{shown(url)} answered no `{key}`", url=url)
-    return answer[key]
+    return fields[key]

@@ -19,8 +19,9 @@ INFRA_ERROR: Final = "infra_error"
 TIMEOUT: Final = "timeout"
 """The agent did not end in time."""
 
-_MAX_SCANNED_CHARACTERS: Final = 1_000_000
-"""Of a longer text only the end is searched for a JSON object."""
+_MAX_SCANNED_CHARACTERS: Final = 200_000
+"""Of a longer text only the end is searched for a JSON object (a hostile one costs 2 s)."""
+_MAX_FAILED_STARTS: Final = 10_000
 
 
 class State(enum.Enum):
@@ -158,12 +159,19 @@ def _structured(data: Iterable[Mapping[str, Any]], text: str) -> Any | None:
 
 def last_json_object(text: str) -> dict[str, Any] | None:
     """The last JSON object that stands in a text by itself, not inside another one."""
+    try:
+        whole = json.loads(text)
+    except (ValueError, RecursionError):
+        pass
+    else:
+        if isinstance(whole, dict):
+            return whole
     decoder = json.JSONDecoder()
     text = text[-_MAX_SCANNED_CHARACTERS:]
     found = None
     position = text.find("{")
     failures = 0
-    while position != -1 and failures < 10_000:
+    while position != -1 and failures < _MAX_FAILED_STARTS:
         try:
             value, end = decoder.raw_decode(text, position)
         except (ValueError, RecursionError):
