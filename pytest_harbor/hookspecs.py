@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from pytest_harbor.agents.api import Agent
+    from pytest_harbor.agents.command.declaration import AgentDeclaration
     from pytest_harbor.episodes.result import EpisodeResult
     from pytest_harbor.events import Event
     from pytest_harbor.sandboxes.api import Provider
@@ -36,12 +37,13 @@ def pytest_harbor_sandbox_providers(
 @pytest.hookspec
 def pytest_harbor_agents(
     config: pytest.Config,
-) -> Mapping[str, Callable[..., Agent]] | None:
+) -> Mapping[str, Callable[..., Agent] | AgentDeclaration] | None:
     """Offer further agents for ``--harbor-agent NAME``.
 
     Returns names with a class or factory each, which is called with ``model`` as a
-    keyword, once per episode. A name replaces a built-in one of the same name. Called
-    once in every process that collects tasks.
+    keyword, once per episode, or with an ``AgentDeclaration`` of a command-line agent. A
+    name wins over those of configuration files and of the catalogue, not over the built-in ones.
+    Called once in every process that collects tasks, and for ``--harbor-agents``.
     """
 
 

@@ -47,6 +47,16 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     guard.keep_out_of_tasks(early_config)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> int | None:
+    """``--harbor-agents`` lists agents instead of running tests."""
+    if not config.getoption(options.LIST_AGENTS):
+        return None
+    from pytest_harbor.collection.agent_list import show
+
+    return show(config)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Marker, fixtures, and the state of the session."""
     config.addinivalue_line("markers", MARKER_HELP)

@@ -31,6 +31,8 @@ class Settings:
     """
 
     agents: tuple[str, ...] = ("oracle",)
+    agents_file: Path | None = None
+    """Declares agents beside ``pyproject.toml``."""
     model: str | None = None
     sandbox: str = "auto"
     unavailable: Unavailable = "error"

@@ -95,6 +95,8 @@ class AgentTurn:
     """The task's and the run's (spec 3.8); empty unless ``takes_mcp_servers``."""
     skills_dir: str | None = None
     """Folder in the sandbox with skills; ``None`` unless ``takes_skills``."""
+    skills: tuple[Path, ...] = ()
+    """Folders on the host with more of them."""
     network: NetworkMode = "public"
     """What the sandbox has."""
 

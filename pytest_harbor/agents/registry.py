@@ -88,6 +88,20 @@ def find(name: str, *, known: Mapping[str, Offer], declared: Declared) -> Any:
     )
 
 
+def declaration_of(name: str, *, known: Mapping[str, Offer]) -> AgentDeclaration:
+    """The declaration that another one extends.
+
+    Raises:
+        SettingsError: nobody has that name, or what has it is not declared.
+    """
+    found = find(name, known=known, declared={})
+    if not isinstance(found, AgentDeclaration):
+        raise SettingsError(
+            f"extends = {name!r}: only a declared agent can be extended"
+        )
+    return found
+
+
 def with_version(
     declaration: AgentDeclaration, version: str, asked: str
 ) -> AgentDeclaration:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -10,16 +10,18 @@ import pytest
 from pytest_harbor.errors import HarborError, SettingsError
 
 
-def collect(config: pytest.Config, hook: str) -> dict[str, Callable[..., Any]]:
+def collect(
+    config: pytest.Config, hook: str, *, also: type | None = None
+) -> dict[str, Any]:
     """Names and factories of every implementation of ``hook``.
 
-    pluggy calls the plugin first that was registered last; of two that offer the same name that one wins.
+    Where ``also`` is given, an object of that type is as good as a factory. pluggy calls the plugin first that was registered last; of two that offer the same name that one wins.
 
     Raises:
         SettingsError: an implementation raised, or offers something else; names hook and plugin.
     """
     implementations = getattr(config.hook, hook).get_hookimpls()
-    found: dict[str, Callable[..., Any]] = {}
+    found: dict[str, Any] = {}
     for one in implementations:
         # One at a time: a result does not tell whose it is.
         others = [i.plugin for i in implementations if i.plugin is not one.plugin]
@@ -33,15 +35,18 @@ def collect(config: pytest.Config, hook: str) -> dict[str, Callable[..., Any]]:
             what = f"{type(error).__name__}: {error}"
             raise SettingsError(f"{whose} failed: {what}") from error
         for offered in results:
-            found.update(_checked(whose, offered))
+            found.update(_checked(whose, offered, also))
     return found
 
 
-def _checked(whose: str, offered: object) -> Mapping[str, Callable[..., Any]]:
+def _checked(whose: str, offered: object, also: type | None) -> Mapping[str, Any]:
     expected = "expected a mapping of names to classes or factories"
+    if also is not None:
+        expected += f" (or {also.__name__}s)"
     if not isinstance(offered, Mapping):
         raise SettingsError(f"{whose} returned {offered!r}; {expected}")
     for name, factory in offered.items():
-        if not isinstance(name, str) or not callable(factory):
+        is_fit = callable(factory) or (also is not None and isinstance(factory, also))
+        if not isinstance(name, str) or not is_fit:
             raise SettingsError(f"{whose} has {factory!r} as {name!r}; {expected}")
     return offered

@@ -39,6 +39,13 @@ OPTIONS: Final = (
         "NAME[,NAME]",
         field="agents",
     ),
+    Option(
+        "agents-file",
+        text,
+        "TOML file with tables [agents.<name>], beside those of pyproject.toml "
+        "([tool.pytest_harbor.agents.<name>])",
+        "FILE",
+    ),
     Option("model", text, "model passed to the agent", "NAME"),
     Option(
         "sandbox",
@@ -186,6 +193,7 @@ OPTIONS: Final = (
 )
 
 JUNIT_STEPS: Final = "harbor_junit_steps"
+LIST_AGENTS: Final = "harbor_list_agents"
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -214,6 +222,12 @@ def add_options(parser: pytest.Parser) -> None:
                 action="append" if option.is_repeated else "store",
                 help=option.help.replace("%", "%%"),
             )
+    group.addoption(
+        "--harbor-agents",
+        dest=LIST_AGENTS,
+        action="store_true",
+        help="list the agents and what each needs, and exit",
+    )
     parser.addini(
         JUNIT_STEPS,
         "write each step of a multi-step task as a JUnit test case (default: true)",
@@ -259,7 +273,7 @@ def resolve(config: pytest.Config) -> Settings:
             raise pytest.UsageError(
                 f"{origin}: expected {error}, got {given!r}"
             ) from None
-        if option.name == "prompt-template":
+        if option.name in {"agents-file", "prompt-template"}:
             value = _absolute(base / value)
         values[option.setting] = value
         origins[option.setting] = origin

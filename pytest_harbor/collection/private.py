@@ -6,12 +6,13 @@ else breaks. ``tests/collection/test_private.py`` has a test for each.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Iterator
 
 
 def junit_log(config: pytest.Config) -> Any | None:
@@ -63,6 +64,23 @@ def add_suite_property(log: Any, name: str, value: str) -> None:
     add = getattr(log, "add_global_property", None)
     if add is not None:
         add(name, value)
+
+
+@contextmanager
+def configured(config: pytest.Config) -> Iterator[None]:
+    """Plugins configured as for a session, without one, as ``--markers`` has them.
+
+    Where the names are gone, hooks of ``conftest.py`` files are called unconfigured.
+    """
+    getattr(config, "_do_configure", _nothing)()
+    try:
+        yield
+    finally:
+        getattr(config, "_ensure_unconfigure", _nothing)()
+
+
+def _nothing() -> None:
+    return
 
 
 def fixture_info(function: pytest.Function) -> Any | None:

@@ -164,13 +164,22 @@ def _run(request: Request) -> Run:
 
 def make_plan(request: Request) -> EpisodePlan:
     """The plan of the item's episode."""
+    from pytest_harbor.tasks.folder.mcp import merged
     from pytest_harbor.tasks.folder.plan import plan_episode
 
-    return plan_episode(
+    plan = plan_episode(
         request.task,
         request.settings,
         agent=agent_name(request.agent),
         attempt=request.attempt,
+    )
+    if plan.agent in {"nop", "oracle"}:
+        return plan
+    config = sessions.of(request.item.config).agent_config
+    return replace(
+        plan,
+        mcp_servers=merged((*plan.mcp_servers, *config.mcp_servers)),
+        skills=config.skills,
     )
 
 

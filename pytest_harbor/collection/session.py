@@ -13,9 +13,9 @@ import pytest
 from pytest_harbor.collection import options
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pytest_harbor.agents.api import Agent
+    from pytest_harbor.agents.command.config import RunConfig
+    from pytest_harbor.agents.registry import Declared, Offer
     from pytest_harbor.collection.bridge import Bridge
     from pytest_harbor.collection.interrupts import Interrupts
     from pytest_harbor.collection.providers import Providers
@@ -160,15 +160,38 @@ class HarborSession:
 
     def make_agent(self, name: str, model: str | None) -> Agent:
         """A new agent of that name. Raises SettingsError."""
-        from pytest_harbor.agents.registry import resolve_agent
+        from pytest_harbor.agents.registry import BUILT_IN, resolve_agent
 
-        return resolve_agent(name, model=model, known=self._known_agents)
+        known = self.offered_agents
+        # The built-in ones need nobody's configuration files.
+        declared = {} if name in BUILT_IN else self.declared_agents
+        return resolve_agent(name, model=model, known=known, declared=declared)
 
     @cached_property
-    def _known_agents(self) -> dict[str, Callable[..., Agent]]:
+    def offered_agents(self) -> dict[str, Offer]:
+        """Agents that plugins and ``conftest.py`` files offer. Raises SettingsError."""
+        from pytest_harbor.agents.command.declaration import AgentDeclaration
         from pytest_harbor.collection import offers
 
-        return offers.collect(self.config, "pytest_harbor_agents")
+        return offers.collect(
+            self.config, "pytest_harbor_agents", also=AgentDeclaration
+        )
+
+    @cached_property
+    def agent_config(self) -> RunConfig:
+        """What configuration files say about agents. Raises SettingsError."""
+        from pytest_harbor.agents.command.config import read_config
+
+        return read_config(self.config.rootpath, self.settings.agents_file)
+
+    @cached_property
+    def declared_agents(self) -> Declared:
+        """Agents that configuration files declare. Raises SettingsError."""
+        from pytest_harbor.agents.registry import declaration_of
+
+        return self.agent_config.declared(
+            lambda name: declaration_of(name, known=self.offered_agents)
+        )
 
     def record_broken(self, item: pytest.Item, task_id: str, reason: str) -> None:
         """Write an item that never became an episode into the records."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from pytest_harbor.agents.api import Agent, AgentNeeds, McpServer
 from pytest_harbor.agents.nop import NopAgent
@@ -53,6 +54,7 @@ class Seed:
     """Whom the agent runs as where the task names nobody."""
     mcp_servers: tuple[McpServer, ...] = ()
     skills_dir: str | None = None
+    skills: tuple[Path, ...] = ()
     problems: tuple[Problem, ...] = ()
     """What the agent lacks."""
     missing_keys: tuple[Problem, ...] = ()
@@ -105,6 +107,7 @@ def make_seed(
         agent_user=needs.user,
         mcp_servers=servers,
         skills_dir=plan.skills_dir if _takes(agent, "skills") else None,
+        skills=plan.skills if _takes(agent, "skills") else (),
         problems=(*needs.problems, *problems),
         missing_keys=needs.missing_keys,
         warnings=(*needs.warnings, *_not_taken(agent, plan)),
@@ -176,10 +179,12 @@ def _not_taken(agent: Agent | None, plan: EpisodePlan) -> list[str]:
         warnings.append(
             f"agent '{plan.agent}' takes no MCP servers; it is not told of {names}"
         )
-    if plan.skills_dir and not _takes(agent, "skills"):
+    folders = [plan.skills_dir] if plan.skills_dir else []
+    folders += [str(folder) for folder in plan.skills]
+    if folders and not _takes(agent, "skills"):
         warnings.append(
             f"agent '{plan.agent}' takes no skills; it is not given those in "
-            f"{plan.skills_dir}"
+            f"{', '.join(folders)}"
         )
     return warnings
 

@@ -220,6 +220,7 @@ async def _run_agent(stage: Stage, draft: TurnDraft, user: User | None) -> Actio
         continues=stage.session_is_open,
         mcp_servers=stage.seed.mcp_servers,
         skills_dir=stage.seed.skills_dir,
+        skills=stage.seed.skills,
         network=stage.plan.environment.network,
     )
     failure: AgentError | None = None

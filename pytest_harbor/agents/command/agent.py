@@ -170,9 +170,9 @@ class CommandAgent:
             self._sessions[turn.sandbox] = session
             for path, file in zip(paths, files, strict=True):
                 await placing.place(turn.sandbox, turn.user, path, file.content)
-        if turn.skills_dir and declared.skills is not None:
+        if (turn.skills_dir or turn.skills) and declared.skills is not None:
             target = placing.expanded(declared.skills, home)
-            warnings += await placing.copy_skills(turn, turn.skills_dir, target)
+            warnings += await placing.place_skills(turn, target)
         return session
 
     def _instruction(self, turn: AgentTurn) -> _InstructionFile:

@@ -14,7 +14,13 @@ from pytest_harbor.agents.command.declaration import (
     UnsupportedServer,
 )
 from pytest_harbor.errors import AGENT_CONFIG_ERROR, AgentError
-from pytest_harbor.sandboxes.api import INSTALLED_VERSION, Sandbox, User
+from pytest_harbor.sandboxes.api import (
+    INSTALLED_VERSION,
+    ExecResult,
+    Sandbox,
+    Upload,
+    User,
+)
 
 STEP_SECONDS: Final = 60.0
 """For one of these small commands."""
@@ -28,9 +34,11 @@ umask 077
 folder=${1%/*}
 [ -z "$folder" ] || mkdir -p -- "$folder" && cat >"$1"
 """
-_COPY: Final = """\
-[ -d "$1" ] || exit 3
-mkdir -p -- "$2" && cp -R -- "$1"/. "$2"/
+_NO_FOLDER: Final = 3
+_MAKE: Final = 'mkdir -p -- "$1"'
+_COPY: Final = f"""\
+[ -d "$1" ] || exit {_NO_FOLDER}
+cp -R -- "$1"/. "$2"/
 """
 # Not quoted in "for", and without fields: patterns are expanded, nothing else is.
 _LIST: Final = """\
@@ -113,23 +121,37 @@ async def remove(sandbox: Sandbox, paths: Sequence[str]) -> None:
     )
 
 
-async def copy_skills(turn: AgentTurn, source: str, target: str) -> list[str]:
-    """Copy skills to where the CLI looks for them; returns what went wrong.
+async def place_skills(turn: AgentTurn, target: str) -> list[str]:
+    """Put skills where the CLI looks for them; returns what went wrong.
 
     Raises:
         SandboxError: infrastructure failed.
     """
-    result = await turn.sandbox.exec(
-        ["/bin/sh", "-c", _COPY, "sh", source, target],
+    problems: list[str] = []
+    made = await _as_user(turn, _MAKE, target)
+    if not made.ok:
+        return [f"skills cannot be placed in {target}: {made.output.strip()}"]
+    if turn.skills_dir:
+        copied = await _as_user(turn, _COPY, turn.skills_dir, target)
+        what = copied.output.strip()
+        if copied.exit_code == _NO_FOLDER:
+            what = "there is no such folder in the sandbox"
+        if not copied.ok:
+            problems.append(f"[environment].skills_dir = '{turn.skills_dir}': {what}")
+    for folder in turn.skills:
+        if not folder.is_dir():
+            problems.append(f"skills: {folder} is no folder")
+            continue
+        await turn.sandbox.upload([Upload(folder, target)])
+    return problems
+
+
+async def _as_user(turn: AgentTurn, script: str, *arguments: str) -> ExecResult:
+    return await turn.sandbox.exec(
+        ["/bin/sh", "-c", script, "sh", *arguments],
         user=turn.user,
         timeout_seconds=STEP_SECONDS,
     )
-    if result.ok:
-        return []
-    what = result.output.strip()
-    if result.exit_code == 3:
-        what = "there is no such folder in the sandbox"
-    return [f"[environment].skills_dir = '{source}': {what}"]
 
 
 async def read_files(sandbox: Sandbox, patterns: Sequence[str]) -> dict[str, str]:

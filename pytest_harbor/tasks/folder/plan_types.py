@@ -185,6 +185,8 @@ class EpisodePlan:
     """For the agent: the task's, then the run's, each name once (spec 3.8)."""
     skills_dir: str | None = None
     """Folder in the sandbox whose content becomes skills of the agent."""
+    skills: tuple[Path, ...] = ()
+    """Folders on the host whose content does, too: the run's."""
     retries: int = 1
     """New episodes after an outage (``--harbor-retries``)."""
     turn_sessions: Literal["fresh", "continue"] = "fresh"
