@@ -72,6 +72,14 @@ class ScriptedSandbox(Sandbox):
         self.owner = owner
         self.files: dict[str, bytes] = dict(owner.initial_files)
         self.is_up = True
+        self.sidecars: dict[str, ScriptedSandbox] = {}
+
+    @property
+    def services(self) -> Mapping[str, Sandbox]:
+        return self.sidecars
+
+    async def halt(self) -> None:
+        self.owner.calls.append(("halt", self.id))
 
     async def exec(
         self,
@@ -216,6 +224,8 @@ class ScriptedProvider(Provider):
     """False: an agent put an ``rm`` of its own in the way."""
     unenforced: tuple[str, ...] = ()
     initial_files: Mapping[str, bytes] = field(default_factory=dict)
+    services: Mapping[str, Mapping[str, bytes]] = field(default_factory=dict)
+    """Files of the sidecars that every sandbox has."""
     calls: list[tuple[str, str]] = field(default_factory=list)
     commands: list[Command] = field(default_factory=list)
     specs: list[EnvironmentSpec] = field(default_factory=list)
@@ -243,6 +253,9 @@ class ScriptedProvider(Provider):
         if self.failures.get("start"):
             raise self.failures["start"].pop(0)
         sandbox = ScriptedSandbox(self, name)
+        for service, files in self.services.items():
+            sandbox.sidecars[service] = ScriptedSandbox(self, service)
+            sandbox.sidecars[service].files = dict(files)
         self.started.append(sandbox)
         return sandbox
 

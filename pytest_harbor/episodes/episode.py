@@ -17,6 +17,7 @@ import anyio.to_thread
 
 from pytest_harbor.agents.api import Agent
 from pytest_harbor.agents.python_agent import close_agent, describe
+from pytest_harbor.episodes.collect import named_sidecars
 from pytest_harbor.episodes.draft import TurnDraft
 from pytest_harbor.episodes.gates import stops_episode
 from pytest_harbor.episodes.plain_data import result_to_plain, turn_to_plain
@@ -55,7 +56,7 @@ from pytest_harbor.errors import (
 )
 from pytest_harbor.events import Observer
 from pytest_harbor.reporter import Reporter
-from pytest_harbor.sandboxes.api import Capabilities, Provider
+from pytest_harbor.sandboxes.api import Capabilities, Provider, Sandbox
 from pytest_harbor.settings import Keep
 from pytest_harbor.tasks.folder.plan_types import EpisodePlan
 from pytest_harbor.tasks.folder.seed import changed_folder
@@ -249,6 +250,8 @@ class _Episode:
         started = time.monotonic()
         try:
             sandbox = await sandboxes.start(seed.environment)
+            this.warnings += sandbox.warnings
+            self._refuse_missing_services(sandbox)
             self.report.send(
                 "sandbox_started",
                 data={
@@ -276,6 +279,21 @@ class _Episode:
             image_user=sandbox.default_user,
             user_in_place=sandbox.default_user,
         )
+
+    def _refuse_missing_services(self, sandbox: Sandbox) -> None:
+        """Refuse a sidecar that is named and does not exist (X26).
+
+        The load refuses what it can tell; Compose itself knows the file best.
+        """
+        for turn in self.plan.turns:
+            for name in named_sidecars(turn):
+                if name not in sandbox.services:
+                    raise TaskRefused(
+                        f"service '{name}' is not defined in "
+                        "environment/docker-compose.yaml, but a collect hook or an "
+                        "artifact names it",
+                        rule="X26",
+                    )
 
     async def _run_turns(self, this: Try, stage: Stage) -> None:
         """Run turn after turn until one ends the episode (spec 11)."""

@@ -18,6 +18,7 @@ from pytest_harbor.agents import oracle
 from pytest_harbor.agents.api import Agent, AgentTurn
 from pytest_harbor.agents.outcome_policy import Action
 from pytest_harbor.agents.python_agent import end_session, run_agent, set_up_agent
+from pytest_harbor.episodes.collect import collect
 from pytest_harbor.episodes.draft import TurnDraft
 from pytest_harbor.episodes.gates import gate_met
 from pytest_harbor.episodes.prepare import (
@@ -41,13 +42,10 @@ from pytest_harbor.errors import (
 )
 from pytest_harbor.reporter import Reporter
 from pytest_harbor.sandboxes.api import Download, Limits, Sandbox, Upload, User
-from pytest_harbor.tasks.folder.model import MAIN_SERVICE
 from pytest_harbor.tasks.folder.plan_types import EpisodePlan, TurnPlan
 from pytest_harbor.verification.artifacts import (
-    FOLDER,
     CollectedArtifact,
     Placement,
-    collect,
     place,
 )
 from pytest_harbor.verification.verifier import (
@@ -57,7 +55,6 @@ from pytest_harbor.verification.verifier import (
     verify,
 )
 
-COLLECT_LOG: Final = "collect.txt"
 BUDGET_SLACK_SECONDS: Final = 1.0
 """An agent that limits its own command by the budget gets to say how that ended."""
 
@@ -292,42 +289,18 @@ async def _collect(stage: Stage, draft: TurnDraft) -> tuple[CollectedArtifact, .
     sandbox, turn = stage.sandbox, draft.plan
     # The agent's turn is over: hooks and verifier have users of their own.
     await sandbox.set_default_user(stage.image_user)
-    for hook in turn.hooks:
-        if hook.service != MAIN_SERVICE:
-            draft.warn(f"collect hook of service {hook.service!r} was not run")
-            continue
-        try:
-            result = await sandbox.exec(
-                hook.command,
-                user=hook.user,
-                timeout_seconds=hook.timeout_seconds,
-                log=draft.logs / "agent" / COLLECT_LOG,
-            )
-        except UnsupportedByProvider as error:  # the hook's user is none (any more)
-            draft.warn(f"collect hook {hook.command!r} was not run: {error}")
-            continue
-        if not result.ok:
-            how = (
-                f"ran out of its {hook.timeout_seconds:g} s"
-                if result.timed_out
-                else f"ended with exit code {result.exit_code}"
-            )
-            draft.warn(f"collect hook {hook.command!r} {how}")
     scratch = draft.logs / ".incoming"
     is_separate = turn.verifier.mode == "separate"
     collected = await collect(
         sandbox,
-        turn.artifacts,
-        draft.logs / "verifier" / FOLDER,
+        draft,
         # A shared verification brings the agent's logs along with its own.
         also=[Download("/logs/agent", scratch / "agent")] if is_separate else (),
+        halts=is_separate and stage.is_last(turn) and not stage.sandboxes.keeps,
     )
     if is_separate:
         for warning in await anyio.to_thread.run_sync(merge_logs, scratch, draft.logs):
             draft.warn(warning)
-    for item in collected:
-        if item.warning:
-            draft.warn(item.warning)
     return collected
 
 

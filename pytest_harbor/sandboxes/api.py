@@ -115,6 +115,9 @@ class EnvironmentSpec:
     """Host folders that are seen under their own paths and cannot be written to: an
     interpreter's packages (local sandbox only)."""
     compose_file: Path | None = None
+    """Services beside the agent's sandbox, which is its service ``main`` (spec 18)."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """What ``${NAME}`` in the Compose file stands for, beside ``env``."""
     workdir: str | None = None
     """Working directory, created if absent; ``None`` means the image's own, or
     ``/app`` where there is no image."""
@@ -276,6 +279,13 @@ class Sandbox(ABC):
     """What the task asked for and this sandbox could not be given, a line each."""
     oom_kills: int = 0
     """Processes that ran out of memory so far, as far as commands have told."""
+    warnings: Sequence[str] = ()
+    """What a person should hear of how it was started."""
+
+    @property
+    def services(self) -> Mapping[str, Sandbox]:
+        """The other services of its Compose file by name; they end with it (spec 18)."""
+        return {}
 
     @abstractmethod
     async def exec(
@@ -409,6 +419,13 @@ class Sandbox(ABC):
             f"a {self.provider} sandbox ends with the session and cannot be kept; "
             "use --harbor-sandbox docker to look around in one"
         )
+
+    async def halt(self) -> None:
+        """End its own processes for good, and let its services run on until ``stop``.
+
+        Nothing can be run in it afterwards (SandboxLost). One without services may be left
+        as it is: ``stop`` follows.
+        """
 
     async def set_default_user(self, user: User | None) -> None:
         """Make ``user`` the default of :meth:`exec` (spec 15). Raises SandboxLost."""

@@ -78,6 +78,8 @@ class CollectedArtifact:
     def warning(self) -> str | None:
         """What a person should hear of; a missing convention folder is nothing."""
         name = f"artifact {self.entry.source}"
+        if self.entry.service != MAIN_SERVICE:
+            name += f" of service '{self.entry.service}'"
         if self.status in ("failed", "skipped"):
             if self.is_missing and self.entry.origin == "convention":
                 return None
@@ -136,38 +138,76 @@ def _touch(one: str, other: str) -> bool:
     return a.is_relative_to(b) or b.is_relative_to(a)
 
 
-async def collect(
-    sandbox: Sandbox,
-    entries: Sequence[ArtifactPlan],
-    target: Path,
-    *,
-    also: Sequence[Download] = (),
-) -> tuple[CollectedArtifact, ...]:
-    """Copy the entries of ``main`` below ``target`` and write its manifest.
+class Collection:
+    """The entries of one turn on their way below ``target``, one service at a time.
 
-    A missing or unreadable source is a ``failed`` entry and nothing else. ``also`` travels
-    in the same transfer, for the caller's own use.
-
-    Raises:
-        TransferFailed, SandboxLost: as ``Sandbox.download``.
+    What may write where is decided for all services together: they share the place.
     """
-    claims = claim(entries)
-    wanted = {
-        index: Download(
-            source=_absolute(sandbox, item.entry.source),
-            target=target / item.entry.destination,
-            exclude=item.entry.exclude,
+
+    def __init__(self, entries: Sequence[ArtifactPlan], target: Path) -> None:
+        self._target = target
+        self._claims = claim(entries)
+        self._got: dict[int, Downloaded] = {}
+        self._failures: dict[str, str] = {}
+
+    async def fetch(
+        self,
+        sandbox: Sandbox,
+        service: str = MAIN_SERVICE,
+        *,
+        also: Sequence[Download] = (),
+    ) -> None:
+        """Copy a service's entries, all in one transfer.
+
+        A missing or unreadable source is a ``failed`` entry and nothing else. ``also``
+        travels with them, for the caller's own use.
+
+        Raises:
+            TransferFailed, SandboxLost: as ``Sandbox.download``.
+        """
+        wanted = {
+            index: Download(
+                source=_absolute(sandbox, item.entry.source),
+                target=self._target / item.entry.destination,
+                exclude=item.entry.exclude,
+            )
+            for index, item in enumerate(self._claims)
+            if _is_fetched(item, service)
+        }
+        if wanted or also:
+            results = await sandbox.download([*wanted.values(), *also])
+            self._got.update(zip(wanted, results, strict=False))
+
+    def fail(self, service: str, reason: str) -> None:
+        """Note why the entries of a service could not be fetched."""
+        self._failures[service] = reason
+
+    def finish(self) -> tuple[CollectedArtifact, ...]:
+        """What came of every entry, in order; its list is written beside them."""
+        collected = tuple(
+            self._result(index, item) for index, item in enumerate(self._claims)
         )
-        for index, item in enumerate(claims)
-        if _is_fetched(item)
-    }
-    results = await sandbox.download([*wanted.values(), *also])
-    by_index = dict(zip(wanted, results, strict=False))
-    collected = tuple(
-        _result(item, target, by_index.get(index)) for index, item in enumerate(claims)
-    )
-    write_manifest(collected, target)
-    return collected
+        write_manifest(collected, self._target)
+        return collected
+
+    def _result(self, index: int, item: Claim) -> CollectedArtifact:
+        entry, path = item.entry, self._target / item.entry.destination
+        if item.skipped:
+            return CollectedArtifact(entry, path, "skipped", reason=item.skipped)
+        if got := self._got.get(index):
+            return CollectedArtifact(
+                entry, path, got.status, got.kind, got.reason, got.dropped, got.is_missing
+            )
+        if reason := self._failures.get(entry.service):
+            return CollectedArtifact(entry, path, "failed", reason=reason)
+        if path.is_dir():
+            status: ArtifactStatus = "ok" if any(path.iterdir()) else "empty"
+            return CollectedArtifact(entry, path, status, "directory")
+        if path.exists():
+            return CollectedArtifact(entry, path, "ok", "file")
+        return CollectedArtifact(
+            entry, path, "failed", reason=NOT_THERE, is_missing=True
+        )
 
 
 def write_manifest(collected: Sequence[CollectedArtifact], target: Path) -> None:
@@ -177,41 +217,14 @@ def write_manifest(collected: Sequence[CollectedArtifact], target: Path) -> None
     (target / MANIFEST).write_text(json.dumps(rows, indent=2) + "\n")
 
 
-def _is_fetched(item: Claim) -> bool:
+def _is_fetched(item: Claim, service: str) -> bool:
     if item.skipped or item.covered_by is not None:
         return False
-    return item.entry.service == MAIN_SERVICE
+    return item.entry.service == service
 
 
 def _absolute(sandbox: Sandbox, source: str) -> str:
     return str(PurePosixPath(sandbox.workdir) / source)
-
-
-def _result(item: Claim, target: Path, got: Downloaded | None) -> CollectedArtifact:
-    path = target / item.entry.destination
-    if item.skipped:
-        return CollectedArtifact(item.entry, path, "skipped", reason=item.skipped)
-    if got is not None:
-        return CollectedArtifact(
-            item.entry,
-            path,
-            got.status,
-            got.kind,
-            got.reason,
-            got.dropped,
-            got.is_missing,
-        )
-    if item.entry.service != MAIN_SERVICE:
-        reason = f"service {item.entry.service!r} is not reachable in this sandbox"
-        return CollectedArtifact(item.entry, path, "failed", reason=reason)
-    if path.is_dir():
-        status: ArtifactStatus = "ok" if any(path.iterdir()) else "empty"
-        return CollectedArtifact(item.entry, path, status, "directory")
-    if path.exists():
-        return CollectedArtifact(item.entry, path, "ok", "file")
-    return CollectedArtifact(
-        item.entry, path, "failed", reason=NOT_THERE, is_missing=True
-    )
 
 
 @dataclass(frozen=True)
@@ -226,20 +239,28 @@ class Placement:
 def place(collected: Sequence[CollectedArtifact], workdir: str) -> Placement:
     """Put each artifact back at its source path; a folder replaces what is there.
 
-    ``workdir`` is the agent's, which relative sources are below. Pure but for looking
-    at what was collected.
+    A sidecar's go to the same path in the verifier's sandbox, unless an earlier artifact
+    is there. ``workdir`` is the agent's, which relative sources are below. Pure but for
+    looking at what was collected.
     """
     uploads: list[Upload] = []
     empty: list[str] = []
     warnings: list[str] = []
     for item in collected:
-        if item.status not in ("ok", "empty") or item.entry.service != MAIN_SERVICE:
+        if item.status not in ("ok", "empty"):
             continue
         source = str(PurePosixPath(workdir) / item.entry.source)
+        why_not = ""
         if folder := protected_by(source, workdir):
+            why_not = f"it overlaps {folder}, which belongs to the runner"
+        elif item.entry.service != MAIN_SERVICE and any(
+            _touch(source, upload.target) for upload in uploads
+        ):
+            why_not = "another artifact is there"
+        if why_not:
             warnings.append(
-                f"artifact {item.entry.source} is not placed in the verifier's "
-                f"sandbox: it overlaps {folder}, which belongs to the runner"
+                f"artifact {item.entry.source} of service '{item.entry.service}' is not "
+                f"placed in the verifier's sandbox: {why_not}"
             )
             continue
         if item.kind == "directory":

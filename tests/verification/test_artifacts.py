@@ -9,8 +9,8 @@ import pytest
 
 from pytest_harbor.tasks.folder.plan_types import ArtifactPlan
 from pytest_harbor.verification.artifacts import (
+    Collection,
     claim,
-    collect,
     place,
 )
 from scripted_sandbox import ScriptedProvider, ScriptedSandbox
@@ -81,7 +81,9 @@ def sandbox():
 
 
 def collected_from(sandbox, target, *entries):
-    return anyio.run(collect, sandbox, entries, target)
+    collection = Collection(entries, target)
+    anyio.run(collection.fetch, sandbox)
+    return collection.finish()
 
 
 def test_manifest_and_files(sandbox, tmp_path):
