@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import re
 import shutil
+import subprocess
 import tarfile
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import docker
 from docker.errors import ImageNotFound
 
 BUSYBOX_TAG = "pytest-harbor-test/busybox:1"
+REDIS_TAG = "pytest-harbor-test/redis:1"
 
 DOCKERFILE = """\
 FROM scratch
@@ -49,6 +52,54 @@ def _build(client: docker.DockerClient) -> None:
         tar.add(static("busybox"), "busybox")
     context.seek(0)
     client.images.build(fileobj=context, custom_context=True, tag=BUSYBOX_TAG, rm=True)
+
+
+REDIS_PROGRAMS = {"redis-server": "redis-check-rdb", "redis-cli": "redis-cli"}
+"""Each with the file of Debian's redis-tools that it is: the server goes by its name."""
+
+
+def redis_image() -> str:
+    """The busybox image with Debian's Redis, server and command; returns its tag."""
+    client = docker.from_env()
+    try:
+        try:
+            client.images.get(REDIS_TAG)
+        except ImageNotFound:
+            busybox_image()
+            _build_redis(client)
+    finally:
+        client.close()
+    return REDIS_TAG
+
+
+def _build_redis(client: docker.DockerClient) -> None:
+    context = io.BytesIO()
+    with tarfile.open(fileobj=context, mode="w", dereference=True) as tar:
+        text = (
+            f"FROM {BUSYBOX_TAG}\nCOPY root /\nCMD redis-server --protected-mode no\n"
+        )
+        info = tarfile.TarInfo("Dockerfile")
+        info.size = len(text)
+        tar.addfile(info, io.BytesIO(text.encode()))
+        libraries = set()
+        for name, file in REDIS_PROGRAMS.items():
+            path = _installed(file)
+            tar.add(path, f"root/usr/bin/{name}")
+            done = subprocess.run(
+                ["ldd", path], capture_output=True, text=True, check=True
+            )
+            libraries |= set(re.findall(r"(/\S+) \(0x", done.stdout))
+        for library in sorted(libraries):
+            tar.add(library, f"root{library}")
+    context.seek(0)
+    client.images.build(fileobj=context, custom_context=True, tag=REDIS_TAG, rm=True)
+
+
+def _installed(name: str) -> Path:
+    found = shutil.which(name)
+    if found is None:
+        raise FileNotFoundError(f"install Debian's redis-tools ({name})")
+    return Path(found)
 
 
 def static(*names: str) -> Path:

@@ -74,10 +74,14 @@ async def _collect_from_sidecars(
             except SandboxLost as error:
                 draft.warn(f"{_name(hook)} was not run: {error}")
     for name in names:
-        try:
-            await collection.fetch(sandbox.services[name], name)
-        except SandboxError as error:
-            collection.fail(name, str(error))
+        await _fetch(sandbox.services[name], name, collection)
+
+
+async def _fetch(sidecar: Sandbox, name: str, collection: Collection) -> None:
+    try:
+        await collection.fetch(sidecar, name)
+    except SandboxError as error:
+        collection.fail(name, str(error))
 
 
 async def _run_hook(sandbox: Sandbox, hook: CollectHookPlan, draft: TurnDraft) -> None:

@@ -82,7 +82,15 @@ def make_seed(
 
     def spec(environment: EnvironmentPlan) -> EnvironmentSpec:
         env = values(environment.env, environment.table)
-        return environment_spec(environment, env, force_build=plan.force_build)
+        named = {
+            name: environ[name]
+            for name in environment.variables
+            if name in environ and name not in env
+        }
+        secrets.extend(named.values())
+        return environment_spec(
+            environment, env, variables=named, force_build=plan.force_build
+        )
 
     needs = _needs(agent, plan, environ)
     secrets.extend(needs.secrets)
@@ -249,14 +257,19 @@ def agent_sandbox_users(
 
 
 def environment_spec(
-    plan: EnvironmentPlan, env: Mapping[str, str], *, force_build: bool
+    plan: EnvironmentPlan,
+    env: Mapping[str, str],
+    *,
+    variables: Mapping[str, str],
+    force_build: bool,
 ) -> EnvironmentSpec:
-    """What a provider is asked for, ``env`` being the resolved variables."""
+    """What a provider is asked for, ``env`` and ``variables`` being resolved."""
     return EnvironmentSpec(
         image=plan.image,
         build_context=plan.build_context,
         files=plan.files,
         compose_file=plan.compose_file,
+        variables=variables,
         workdir=plan.workdir,
         env=env,
         network=plan.network,

@@ -423,9 +423,9 @@ class Sandbox(ABC):
     async def halt(self) -> None:
         """End its own processes for good, and let its services run on until ``stop``.
 
-        Nothing can be run in it afterwards (SandboxLost). One without services may be left
-        as it is: ``stop`` follows.
+        Nothing can be run in it afterwards (SandboxLost). One without services is stopped.
         """
+        await self.stop()
 
     async def set_default_user(self, user: User | None) -> None:
         """Make ``user`` the default of :meth:`exec` (spec 15). Raises SandboxLost."""

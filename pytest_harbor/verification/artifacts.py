@@ -196,7 +196,13 @@ class Collection:
             return CollectedArtifact(entry, path, "skipped", reason=item.skipped)
         if got := self._got.get(index):
             return CollectedArtifact(
-                entry, path, got.status, got.kind, got.reason, got.dropped, got.is_missing
+                entry,
+                path,
+                got.status,
+                got.kind,
+                got.reason,
+                got.dropped,
+                got.is_missing,
             )
         if reason := self._failures.get(entry.service):
             return CollectedArtifact(entry, path, "failed", reason=reason)

@@ -76,7 +76,9 @@ def test_main_first_then_the_sidecars(services, run_scripted, tmp_path):
 
 
 def test_main_is_halted_once_it_has_no_further_use(services, run_scripted, tmp_path):
-    toml = SIDECARS.replace("[[verifier.collect]]", SEPARATE + "[[verifier.collect]]", 1)
+    toml = SIDECARS.replace(
+        "[[verifier.collect]]", SEPARATE + "[[verifier.collect]]", 1
+    )
     result = run_scripted(write(tmp_path / "task", toml))
     assert result.reward == 1.0
     seen = relevant(services)

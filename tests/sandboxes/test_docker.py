@@ -666,24 +666,24 @@ async def test_changed_content_is_built_anew(provider, build):
 
 
 def test_tag_follows_content_and_modes_only(tmp_path):
-    from pytest_harbor.sandboxes.docker.context import image_tag
+    from pytest_harbor.sandboxes.docker.context import BuildSource, image_tag
 
     (tmp_path / "Dockerfile").write_text("FROM x")
     (tmp_path / ".dockerignore").write_text("ignored\n")
     tool = tmp_path / "tool"
     tool.write_text("1")
     tool.chmod(0o644)
-    first = image_tag(tmp_path, "Org/My Task")
+    first = image_tag(BuildSource(tmp_path), "Org/My Task")
     assert first.startswith("pytest-harbor/org-my-task:")
     (tmp_path / "ignored").write_text("x")
     os.utime(tool, (1, 1))
-    assert image_tag(tmp_path, "Org/My Task") == first
+    assert image_tag(BuildSource(tmp_path), "Org/My Task") == first
     tool.chmod(0o755)
-    executable = image_tag(tmp_path, "Org/My Task")
+    executable = image_tag(BuildSource(tmp_path), "Org/My Task")
     assert executable != first
     tool.unlink()
     tool.symlink_to("Dockerfile")
-    assert image_tag(tmp_path, "Org/My Task") not in (first, executable)
+    assert image_tag(BuildSource(tmp_path), "Org/My Task") not in (first, executable)
 
 
 async def test_forced_build_ignores_what_is_there_once(provider, build):

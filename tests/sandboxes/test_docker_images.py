@@ -313,8 +313,9 @@ async def test_an_image_for_a_platform_has_a_tag_of_its_own(provider, build):
     spec = build("RUN true", platform="linux/amd64")
     sandbox = await built(provider, spec)
     assert (await sandbox.exec("true")).ok
-    from pytest_harbor.sandboxes.docker.context import image_tag
+    from pytest_harbor.sandboxes.docker.context import BuildSource, image_tag
 
     folder = spec.build_context
-    assert image_tag(folder, "x") != image_tag(folder, "x", "linux/amd64")
+    other = BuildSource(folder, platform="linux/amd64")
+    assert image_tag(BuildSource(folder), "x") != image_tag(other, "x")
     assert plain.id != sandbox.id

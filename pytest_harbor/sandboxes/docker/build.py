@@ -37,6 +37,13 @@ _OUTSIDE = re.compile(
     r"|failed to compute cache key|no such file or directory|not found",
     re.IGNORECASE,
 )
+_OF_PROGRAMS = re.compile(
+    r"(?:LD|DOCKER|BUILD\w*|COMPOSE|GO\w*|XDG|OTEL|SSL)(?:_|$)|HOME$|PATH$|TMPDIR$"
+    r"|(?:HTTPS?|NO|ALL)_PROXY$",
+    re.IGNORECASE,
+)
+"""Variables that loaders, libraries and the docker command listen to."""
+
 _NO_BUILDX_SINCE = 23
 """From this version of the command on, BuildKit is in the buildx plugin alone."""
 
@@ -81,15 +88,14 @@ async def _said_by(*command: str) -> str | None:
 class Recipe:
     """What is to be built."""
 
-    folder: Path
+    source: context.BuildSource
     tag: str
-    platform: str | None = None
     use_cache: bool = True
 
     @property
-    def dockerfile(self) -> Path:
-        """The file that says how."""
-        return self.folder / context.DOCKERFILE
+    def folder(self) -> Path:
+        """The build context."""
+        return self.source.folder
 
 
 async def build(
@@ -101,10 +107,8 @@ async def build(
         SandboxStartFailed: with the last lines of the build's log, and a hint.
         DaemonError: the daemon is gone.
     """
-    if not recipe.dockerfile.is_file():
-        raise SandboxStartFailed(
-            f"{recipe.folder} has no {context.DOCKERFILE}", is_final=True
-        )
+    if recipe.source.inline is None and not recipe.source.path.is_file():
+        raise SandboxStartFailed(f"there is no {recipe.source.path}", is_final=True)
     log = BuildLog(recipe.folder)
 
     async def run() -> str:
@@ -167,7 +171,7 @@ class BuildLog:
 async def _build_classically(engine: Engine, recipe: Recipe, log: BuildLog) -> str:
     def work(client: docker.APIClient) -> str:
         try:
-            content = context.archive(recipe.folder)
+            content, dockerfile = context.archive(recipe.source)
         except OSError as error:
             return f"cannot read the build context: {error}"
         with content:
@@ -175,8 +179,11 @@ async def _build_classically(engine: Engine, recipe: Recipe, log: BuildLog) -> s
                 fileobj=content,
                 custom_context=True,
                 tag=recipe.tag,
+                dockerfile=dockerfile,
+                buildargs=dict(recipe.source.args),
+                target=recipe.source.target or "",
                 nocache=not recipe.use_cache,
-                platform=recipe.platform,
+                platform=recipe.source.platform,
                 rm=True,
                 forcerm=True,
                 decode=True,
@@ -205,15 +212,31 @@ def follow(events: Iterable[Mapping[str, Any]], log: BuildLog) -> str:
 async def _build_by_command(builder: Builder, recipe: Recipe, log: BuildLog) -> str:
     command = [*builder.command, "--progress=plain", "--tag", recipe.tag]
     command += [] if recipe.use_cache else ["--no-cache"]
-    command += ["--platform", recipe.platform] if recipe.platform else []
+    source = recipe.source
+    command += ["--platform", source.platform] if source.platform else []
+    command += ["--target", source.target] if source.target else []
+    # By name alone, the value is taken from the environment, which nobody else sees; but
+    # no task may set a variable that means something to the command itself.
+    hidden = {
+        name: value
+        for name, value in source.args
+        if name not in os.environ and not _OF_PROGRAMS.match(name)
+    }
+    for name, value in source.args:
+        command += ["--build-arg", name if name in hidden else f"{name}={value}"]
+    command += ["--file", "-" if source.inline is not None else str(source.path)]
     process = await anyio.open_process(
         [*command, str(recipe.folder)],
-        stdin=subprocess.DEVNULL,
+        stdin=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        env={**os.environ, **builder.env},
+        env={**os.environ, **hidden, **builder.env},
     )
     try:
+        assert process.stdin is not None
         assert process.stdout is not None
+        with contextlib.suppress(anyio.BrokenResourceError):
+            await process.stdin.send((source.inline or "").encode())
+        await process.stdin.aclose()
         async for text in TextReceiveStream(process.stdout, errors="replace"):
             log.feed(text)
         log.end()
@@ -232,9 +255,9 @@ async def _build_by_command(builder: Builder, recipe: Recipe, log: BuildLog) -> 
 
 
 def _error_text(recipe: Recipe, failure: str, log: BuildLog, builder: Builder) -> str:
-    parts = [f"building {recipe.dockerfile} failed: {failure}"]
+    parts = [f"building {recipe.source.path} failed: {failure}"]
     parts += [line for line in log.lines if line.strip() != failure]
-    needs = needs_buildkit(recipe.dockerfile.read_text(errors="replace"))
+    needs = needs_buildkit(recipe.source.text())
     # Where a command ran, the builder had understood the whole file.
     if needs and not (builder.is_buildkit or faults.is_command(failure)):
         parts.append(

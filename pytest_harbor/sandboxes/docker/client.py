@@ -60,6 +60,8 @@ class Engine:
 
     def __init__(self, options: dict[str, Any], facts: dict[str, Any]) -> None:
         self._options = options
+        self.url: str | None = options.get("base_url")
+        """Where it is; ``None`` for docker-py's own default."""
         self.api_version = str(facts["ApiVersion"])
         self.version = str(facts["Version"])
         self._idle: list[docker.APIClient] = []

@@ -53,7 +53,7 @@ class NewContainer:
                 answer = self._create(client, refused)
                 break
             except DaemonError as error:
-                limit = _refused_limit(error.text)
+                limit = refused_limit(error.text)
                 if limit is None or limit in refused:
                     raise
                 refused[limit] = error.text
@@ -141,7 +141,7 @@ def start_error(error: DaemonError, spec: EnvironmentSpec) -> SandboxStartFailed
     )
 
 
-def _refused_limit(text: str) -> str | None:
+def refused_limit(text: str) -> str | None:
     """Which limit the daemon cannot set, if that is its complaint."""
     lowered = text.lower()
     if "storage-opt" in lowered or "storage option" in lowered:

@@ -20,9 +20,10 @@ from filelock import FileLock, Timeout
 
 from pytest_harbor.errors import SandboxStartFailed
 from pytest_harbor.sandboxes.api import EnvironmentSpec, Tell
-from pytest_harbor.sandboxes.docker import build, context
+from pytest_harbor.sandboxes.docker import build
 from pytest_harbor.sandboxes.docker.build import Builder
 from pytest_harbor.sandboxes.docker.client import NOT_FOUND, DaemonError, Engine
+from pytest_harbor.sandboxes.docker.context import BuildSource, image_tag
 from pytest_harbor.sandboxes.docker.machine import shared_folder
 from pytest_harbor.sandboxes.docker.pull import pull
 
@@ -39,6 +40,7 @@ class Image:
     workdir: str
     command: tuple[str, ...] = ()
     """What it runs by itself, entrypoint first."""
+    entrypoint: tuple[str, ...] = ()
 
 
 class Images:
@@ -51,29 +53,37 @@ class Images:
         self._engine = engine
         self._run = run
         self._known: dict[str, Image] = {}
-        self._tags: dict[tuple[Path, str | None], str] = {}
+        self._tags: dict[BuildSource, str] = {}
         self._locks: dict[str, anyio.Lock] = {}
         self._builder: Builder | None = None
 
     async def ready(
-        self, spec: EnvironmentSpec, name: str, tell: Tell | None = None
+        self,
+        spec: EnvironmentSpec,
+        name: str,
+        tell: Tell | None = None,
+        *,
+        source: BuildSource | None = None,
     ) -> Image:
         """The image of ``spec``, pulled or built if it is not there.
 
-        ``name`` becomes part of the tag of what is built.
+        ``name`` becomes part of the tag of what is built. ``source`` says more of a build
+        than ``spec`` does, and is meant instead of it.
 
         Raises:
             SandboxStartFailed: it cannot be had within ``start_timeout_seconds``.
             DaemonError: the daemon is gone.
         """
+        if source is None and spec.image is None and spec.build_context is not None:
+            source = BuildSource(spec.build_context, platform=spec.platform)
         try:
             with anyio.fail_after(spec.start_timeout_seconds):
+                if source is not None:
+                    return await self._built(spec, source, name, tell)
                 if spec.image is not None:
                     return await self._pulled(spec.image, tell)
-                if spec.build_context is not None:
-                    return await self._built(spec, spec.build_context, name, tell)
         except TimeoutError:
-            what = spec.image or f"what {spec.build_context} builds"
+            what = f"what {source.folder} builds" if source else spec.image
             raise SandboxStartFailed(
                 f"image {what} was not ready within {spec.start_timeout_seconds:g} s "
                 "(environment.build_timeout_sec in task.toml)"
@@ -95,9 +105,9 @@ class Images:
             return await self._found(name)
 
     async def _built(
-        self, spec: EnvironmentSpec, folder: Path, name: str, tell: Tell | None
+        self, spec: EnvironmentSpec, source: BuildSource, name: str, tell: Tell | None
     ) -> Image:
-        tag = await self._tag(folder, name, spec.platform)
+        tag = await self._tag(source, name)
         waited_since = time.time()
         async with self._lock(tag):
             if known := self._known.get(tag):
@@ -109,9 +119,7 @@ class Images:
                 if is_fresh and (known := await self._find(tag)):
                     return known
                 record.raise_failure(since=waited_since)
-                recipe = build.Recipe(
-                    folder, tag, spec.platform, use_cache=not spec.force_build
-                )
+                recipe = build.Recipe(source, tag, use_cache=not spec.force_build)
                 if self._builder is None:
                     self._builder = await build.find_builder()
                 try:
@@ -122,18 +130,17 @@ class Images:
                 record.built(forced_by=self._run if spec.force_build else "")
             return await self._found(tag)
 
-    async def _tag(self, folder: Path, name: str, platform: str | None) -> str:
-        key = (folder, platform)
-        if key not in self._tags:
+    async def _tag(self, source: BuildSource, name: str) -> str:
+        if source not in self._tags:
             try:
-                self._tags[key] = await anyio.to_thread.run_sync(
-                    context.image_tag, folder, name, platform
+                self._tags[source] = await anyio.to_thread.run_sync(
+                    image_tag, source, name
                 )
             except OSError as error:
                 raise SandboxStartFailed(
-                    f"cannot read the build context {folder}: {error}"
+                    f"cannot read the build context {source.folder}: {error}"
                 ) from error
-        return self._tags[key]
+        return self._tags[source]
 
     def _lock(self, key: str) -> anyio.Lock:
         return self._locks.setdefault(key, anyio.Lock())
@@ -159,6 +166,7 @@ class Images:
             config.get("User") or "",
             config.get("WorkingDir") or "",
             (*(config.get("Entrypoint") or ()), *(config.get("Cmd") or ())),
+            tuple(config.get("Entrypoint") or ()),
         )
         return self._known[name]
 

@@ -12,8 +12,9 @@ import os
 import posixpath
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -30,9 +31,11 @@ from pytest_harbor.sandboxes.api import (
     Tell,
     User,
 )
+from pytest_harbor.tasks.folder.model import MAIN_SERVICE
 
 if TYPE_CHECKING:  # docker loads on first use, not when the provider is looked up
     from pytest_harbor.sandboxes.docker.client import Engine
+    from pytest_harbor.sandboxes.docker.compose import Projects
     from pytest_harbor.sandboxes.docker.container import DockerSandbox
     from pytest_harbor.sandboxes.docker.images import Image, Images
     from pytest_harbor.sandboxes.docker.install import DockerInstalls
@@ -61,6 +64,7 @@ class DockerProvider(Provider):
         self._engine: Engine | None = None
         self._images: Images | None = None
         self._installs: DockerInstalls | None = None
+        self._projects: Projects | None = None
         self._reason = ""
         self._connecting: anyio.Lock | None = None
         self._starts: anyio.Semaphore | None = None
@@ -93,18 +97,16 @@ class DockerProvider(Provider):
                 f"(allowed_hosts: {', '.join(spec.allowed_hosts) or 'none'}); use "
                 "'no-network' or 'public', or another sandbox provider"
             )
-        if spec.compose_file is not None:
-            raise UnsupportedByProvider(
-                f"{spec.compose_file}: Compose services are not supported yet by the "
-                "docker provider; a task with one container needs only "
-                "environment/Dockerfile or environment.docker_image"
-            )
         if spec.read_only_folders:
             raise UnsupportedByProvider(
                 "docker: a container sees no folder of this host; put into its image "
                 f"what {spec.read_only_folders[0]} has"
             )
-        if spec.image is None and spec.build_context is None:
+        if spec.compose_file is not None:
+            from pytest_harbor.sandboxes.docker import compose
+
+            compose.check(spec)
+        elif spec.image is None and spec.build_context is None:
             raise UnsupportedByProvider(
                 "no environment: set [environment].docker_image or add "
                 "environment/Dockerfile; docker needs one of them, --harbor-sandbox "
@@ -124,8 +126,9 @@ class DockerProvider(Provider):
         from pytest_harbor.sandboxes.docker.client import DaemonError
         from pytest_harbor.sandboxes.docker.create import start_error
 
+        start = self._start if spec.compose_file is None else self._start_project
         try:
-            return await self._start(engine, spec, name, labels, tell)
+            return await start(engine, spec, name, labels, tell)
         except DaemonError as error:
             raise start_error(error, spec) from error
 
@@ -206,6 +209,46 @@ class DockerProvider(Provider):
             image, install, start, tell, force=spec.force_build
         )
 
+    async def _start_project(
+        self,
+        engine: Engine,
+        spec: EnvironmentSpec,
+        name: str,
+        labels: Mapping[str, str],
+        tell: Tell | None,
+    ) -> DockerSandbox:
+        from pytest_harbor.sandboxes.docker import compose
+        from pytest_harbor.sandboxes.docker.sweep import all_labels
+
+        assert self._images is not None
+        assert self._starts is not None
+        if self._projects is None:
+            self._projects = compose.Projects(
+                engine,
+                self._images,
+                no_new_privileges=self._no_new_privileges,
+                refused_limits=self._refused_limits,
+                remove=self._remove_project_later,
+            )
+        new = compose.NewProject(
+            spec=spec,
+            name=compose.project_name(name),
+            task=labels.get(TASK_LABEL, name),
+            labels=all_labels(labels, self._session),
+            tell=tell,
+        )
+        model, plan = await self._projects.prepare(new)
+        if spec.install is not None:
+            main = plan.images[MAIN_SERVICE]
+            main = await self._installed(engine, main, spec, labels, tell)
+            plan = replace(plan, images={**plan.images, MAIN_SERVICE: main})
+        async with self._starts:
+            sandbox = await self._projects.start(
+                new, model, plan, forget=self._sandboxes.pop
+            )
+        self._sandboxes[sandbox.container] = sandbox
+        return sandbox
+
     async def sweep(self) -> Swept:
         engine = await self._connected()
         from pytest_harbor.sandboxes.docker import sweep
@@ -260,14 +303,36 @@ class DockerProvider(Provider):
     def _remove_later(self, container: str, name: str) -> None:
         """Remove in a thread: a large container takes seconds, nobody waits for it."""
         self._sandboxes.pop(container, None)
+        self._later(partial(self._remove, container, name))
+
+    def _remove_project_later(self, project: str, is_unfinished: bool) -> None:
+        self._later(partial(self._remove_project, project, is_unfinished))
+
+    def _later(self, removal: Callable[[], None]) -> None:
         if self._removals is None:
             self._removals = ThreadPoolExecutor(
                 _REMOVAL_THREADS, thread_name_prefix="pytest-harbor removal"
             )
         try:
-            self._removals.submit(self._remove, container, name)
+            self._removals.submit(removal)
         except RuntimeError:  # a start that was still under way when we were closed
-            self._remove(container, name)
+            removal()
+
+    def _remove_project(self, project: str, is_unfinished: bool) -> None:
+        from pytest_harbor.sandboxes.docker import compose_project
+        from pytest_harbor.sandboxes.docker.client import DaemonError
+
+        assert self._engine is not None
+        try:
+            compose_project.remove(self._engine, project, settle=is_unfinished)
+        except DaemonError as error:
+            _log.warning(
+                "Compose project %s could not be removed (%s); remove it with: "
+                "docker compose -p %s down -v",
+                project,
+                error.text,
+                project,
+            )
 
     def _remove(self, container: str, name: str) -> None:
         from pytest_harbor.sandboxes.docker.client import DaemonError

@@ -14,6 +14,7 @@ from typing import TypeVar
 from pytest_harbor.errors import SettingsError
 from pytest_harbor.settings import Settings
 from pytest_harbor.tasks.folder.artifacts import artifact_plans
+from pytest_harbor.tasks.folder.compose_services import variable_names
 from pytest_harbor.tasks.folder.deadline import episode_deadline
 from pytest_harbor.tasks.folder.digest import folder_digest, task_digest
 from pytest_harbor.tasks.folder.mcp import mcp_server_plans
@@ -233,7 +234,15 @@ def _agent_environment(task: Task) -> EnvironmentPlan:
         else None,
         files=None if has_recipe else task.environment,
         compose_file=task.compose_file,
+        variables=_variables(task),
     )
+
+
+def _variables(task: Task) -> tuple[str, ...]:
+    if task.compose_file is None:
+        return ()
+    text = task.compose_file.read_text(encoding="utf-8", errors="replace")
+    return variable_names(text)
 
 
 def _verifier_environment(

@@ -66,6 +66,8 @@ class EnvironmentPlan:
     build_context: Path | None = None
     files: Path | None = None
     compose_file: Path | None = None
+    variables: tuple[str, ...] = ()
+    """Variables of the host that the Compose file names."""
     workdir: str | None = None
     env: Mapping[str, str] = field(default_factory=dict)
     """Templates unresolved."""
