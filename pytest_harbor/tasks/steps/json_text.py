@@ -10,6 +10,7 @@ from pytest_harbor.tasks.findings import Findings
 from pytest_harbor.tasks.validation import KeyPath
 
 RULE = "13.1"
+MAX_DEPTH = 100  # beyond any task, and well below where Python's own recursion ends
 
 
 class _Repetitive(dict[str, Any]):
@@ -47,6 +48,8 @@ def parse_json(content: bytes, file: str, found: Findings) -> Any:
     else:
         if parsed is None:
             found.problem(file, "is null", RULE)
+        elif _is_deeper(parsed, MAX_DEPTH):
+            found.problem(file, f"is nested deeper than {MAX_DEPTH} levels", RULE)
         return parsed
     return None
 
@@ -61,6 +64,20 @@ def keys_given_twice(parsed: Any, path: KeyPath = ()) -> Iterator[KeyPath]:
     elif isinstance(parsed, list):
         for index, value in enumerate(parsed):
             yield from keys_given_twice(value, (*path, index))
+
+
+def _is_deeper(parsed: Any, levels: int) -> bool:
+    values = [parsed]
+    for _ in range(levels + 1):
+        values = [
+            value
+            for holder in values
+            if isinstance(holder, (dict, list))
+            for value in (holder.values() if isinstance(holder, dict) else holder)
+        ]
+        if not values:
+            return False
+    return True
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -58,6 +58,7 @@ TEXTS: dict[str, tuple[str | bytes, str]] = {
         r'["\uD800"]',
         r": holds half of a surrogate pair (\ud800 to \udfff)",
     ),
+    "deep": ("[" * 102 + "]" * 102, ": is nested deeper than 100 levels"),
     "too deep": ("[" * 100_000, ": is nested too deeply"),
     "null": ("null", ": is null"),
     "a number": (

@@ -1,0 +1,137 @@
+"""Order: valid graphs always load, reversed references never do (task-steps spec 1.4)."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from pytest_harbor.errors import TaskLoadError
+from pytest_harbor.tasks.steps.load import load_step_task
+from pytest_harbor.tasks.steps.order import ancestors, dependencies
+from pytest_harbor.tasks.steps.step import Step
+from step_bundles import write_bundle
+
+NOTES = {"note": Step}
+
+
+@st.composite
+def graphs(draw: st.DrawFn, least: int = 1) -> list[dict[str, Any]]:
+    """Steps without fields, each of which waits for some earlier ones, in any form."""
+    steps: list[dict[str, Any]] = []
+    for index in range(draw(st.integers(least, 12))):
+        step: dict[str, Any] = {"id": f"s{index}", "type": "note"}
+        form = draw(st.sampled_from(["absent", "null", "list"]))
+        if form == "null":
+            step["depends_on"] = None
+        elif form == "list":
+            earlier = st.integers(0, max(index - 1, 0))
+            step["depends_on"] = [
+                f"s{other}" if draw(st.booleans()) else {"task_step_id": f"s{other}"}
+                for other in draw(st.lists(earlier, max_size=4 if index else 0))
+            ]
+        steps.append(step)
+    return steps
+
+
+def parents(step: dict[str, Any], index: int) -> list[str]:
+    """What the step waits for, by the letter of the specification."""
+    if step.get("depends_on") is None:
+        return [f"s{other}" for other in range(index)]
+    names = [d if isinstance(d, str) else d["task_step_id"] for d in step["depends_on"]]
+    return list(dict.fromkeys(names))
+
+
+@pytest.fixture(scope="module")
+def bundle() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as folder:
+        yield write_bundle(Path(folder))
+
+
+def load(bundle: Path, steps: Any) -> Any:
+    import json
+
+    file = bundle / "tasks/t.json"
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(json.dumps(steps))
+    return load_step_task(file, step_types=NOTES)
+
+
+ONE_FOLDER = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@ONE_FOLDER
+@given(graphs())
+def test_every_valid_graph_loads_with_its_order(
+    bundle: Path, steps: list[dict[str, Any]]
+) -> None:
+    task = load(bundle, steps)
+
+    assert task.warnings == ()
+    assert [list(step.depends_on) for step in task.steps] == [
+        parents(step, index) for index, step in enumerate(steps)
+    ]
+    assert task.ancestors == _closure(steps)
+
+
+def _closure(steps: list[dict[str, Any]]) -> dict[str, set[str]]:
+    above: dict[str, set[str]] = {}
+    for index, step in enumerate(steps):
+        names = parents(step, index)
+        above[step["id"]] = set(names).union(*(above[name] for name in names))
+    return above
+
+
+@ONE_FOLDER
+@given(graphs(least=2), st.data())
+def test_a_reference_that_is_turned_round_never_loads(
+    bundle: Path, steps: list[dict[str, Any]], data: st.DataObject
+) -> None:
+    early = data.draw(st.integers(0, len(steps) - 2))
+    late = data.draw(st.integers(early, len(steps) - 1))
+    steps[early]["depends_on"] = [f"s{late}"]
+    with pytest.raises(TaskLoadError) as caught:
+        load(bundle, steps)
+    (problem,) = caught.value.problems
+    where = f"tasks/t.json: step {early + 1} 's{early}': depends_on[0]"
+    assert problem.where == where
+    assert problem.rule == "13.2"
+
+
+@ONE_FOLDER
+@given(graphs(), st.data())
+def test_an_order_that_puts_a_step_before_its_parent_never_loads(
+    bundle: Path, steps: list[dict[str, Any]], data: st.DataObject
+) -> None:
+    assume(any(step.get("depends_on") for step in steps))
+    written = [
+        {**step, "depends_on": parents(step, index)} for index, step in enumerate(steps)
+    ]
+    shuffled = data.draw(st.permutations(written))
+    seen: set[str] = set()
+    is_ordered = True
+    for step in shuffled:
+        is_ordered = is_ordered and seen.issuperset(step["depends_on"])
+        seen.add(step["id"])
+    if is_ordered:
+        load(bundle, shuffled)
+        return
+    with pytest.raises(TaskLoadError, match="comes later; move it before"):
+        load(bundle, shuffled)
+
+
+def test_a_step_without_an_id_is_nobodys_parent() -> None:
+    found = dependencies(None, 2, {"b": 1}, [None, "b", "c"])
+    assert found.ids == ("b",)
+
+
+def test_ancestors_of_an_unknown_parent_are_the_parent() -> None:
+    assert ancestors(iter([("a", ["zzz"]), ("b", ["a"])])) == {
+        "a": {"zzz"},
+        "b": {"a", "zzz"},
+    }
