@@ -26,6 +26,7 @@ from pytest_harbor.graphs.context import Change, RunContext
 from pytest_harbor.graphs.instances import AgentLaunch, Instance
 from pytest_harbor.graphs.objects import ObjectStore
 from pytest_harbor.sandboxes.output import Masker
+from pytest_harbor.verification.judges.api import JudgeFactory
 
 Step: TypeAlias = Any
 Bundle: TypeAlias = Any
@@ -53,6 +54,9 @@ class RunSettings:
     models: Models = Models()
     default_agent: str | None = None
     """Agent of ``deploy_agent`` steps and judges that name none."""
+    judges: Mapping[str, JudgeFactory] = field(default_factory=dict)
+    """The project's own judges (hook ``pytest_harbor_judges``), by the name that a step
+    gives as ``judge_a2a_agent_id`` or ``default_model``."""
     human_a2a_url: str | None = None
     """Where a person answers, for conversations that name no user (spec 7.3)."""
     env_sandbox: str = "auto"
