@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from pytest_harbor.graphs.objects import ObjectStore
 from pytest_harbor.graphs.steps.api import RunSettings, StepRun
 from pytest_harbor.protocols.agent_server import create_app
 from pytest_harbor.sandboxes.output import Masker
-from servers.running import serving
+from servers.running import Servers
 
 
 class Folder(ObjectStore):
@@ -94,7 +94,9 @@ class Served(Instance):
 class Run(StepRun):
     """The run of one step after the other, with agents that are served in this process."""
 
-    def __init__(self, root: Path, settings: RunSettings | None = None) -> None:
+    def __init__(
+        self, root: Path, servers: Servers, settings: RunSettings | None = None
+    ) -> None:
         self.journal = Journal(RunContext("run-1"))
         self.context = self.journal.context
         self.settings = settings or RunSettings()
@@ -108,10 +110,7 @@ class Run(StepRun):
         self.scripts: dict[str, list[Any]] = {}
         """Agents that :meth:`start_agent` can start, by ID."""
         self.agent_sandbox: Any = None
-        self._servers = ExitStack()
-
-    def close(self) -> None:
-        self._servers.close()
+        self.servers = servers
 
     def deploy(self, name: str, *answers: Any, sandbox: Any = None) -> Served:
         """Serve a script under a name of the run."""
@@ -121,7 +120,7 @@ class Run(StepRun):
         return served
 
     def serve_app(self, app: Any) -> str:
-        return self._servers.enter_context(serving(app))
+        return self.servers.start(app)
 
     def _serve(self, name: str, answers: Any, sandbox: Any) -> Served:
         agent = ScriptedAgent(read_script(json.dumps(list(answers)), name))

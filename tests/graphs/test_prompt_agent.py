@@ -35,10 +35,8 @@ def anyio_backend():
 
 
 @pytest.fixture
-def run(tmp_path):
-    made = Run(tmp_path)
-    yield made
-    made.close()
+def run(tmp_path, servers):
+    return Run(tmp_path, servers)
 
 
 def step(**fields):
@@ -480,12 +478,11 @@ class TestConversations:
         assert "user simulator" not in run.context.metadata["models"]
 
     async def test_the_configured_person_is_the_last_resort(self, run, tmp_path):
-        person = Run(tmp_path / "person")
+        person = Run(tmp_path / "person", run.servers)
         url = person.deploy("human", {"answer": "the atlas"}).url
         run.settings = RunSettings(human_a2a_url=url)
         run.deploy("clerk", {"when": "atlas", "answer": "Shelf 4."}, {"answer": "?"})
         reply, _ = await prompt(run, max_conversation_turns=2)
-        person.close()
         assert reply.response == "Shelf 4."
 
     async def test_without_a_user_nothing_is_prompted(self, run):
