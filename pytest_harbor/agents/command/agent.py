@@ -207,7 +207,7 @@ class CommandAgent:
         return await turn.sandbox.exec(
             ["/bin/sh", "-c", WRAPPER, "sh", path, *argv],
             user=turn.user,
-            env=self._env(turn, values),
+            env={"HOME": session.home, **self._env(turn, values)},
             stdin=_encoded(turn) if on_stdin else None,
             timeout_seconds=self._limit(turn),
             log=self._log(turn, "stdout"),

@@ -20,6 +20,7 @@ from pytest_harbor.agents.command.tables import Lookup, read_table
 from pytest_harbor.agents.registry import BUILT_IN
 from pytest_harbor.errors import SettingsError
 from pytest_harbor.tasks.findings import Findings
+from pytest_harbor.tasks.folder.keys import dotted
 from pytest_harbor.tasks.folder.mcp import mcp_server_plans, merged
 from pytest_harbor.tasks.folder.model import McpServerConfig, Table
 from pytest_harbor.tasks.folder.plan_types import McpServerPlan
@@ -158,8 +159,8 @@ def _source(file: Path, path: tuple[str, ...]) -> _Source:
         table = validate(raw, _RunTable, file.name, found, path)
         for folder in table.skills:
             if not (file.parent / folder).is_dir():
-                where = f"{file.name}: [{'.'.join(path)}].skills" if path else "skills"
-                found.problem(where, f"there is no folder {folder!r}")
+                key = dotted((*path, "skills"))
+                found.problem(f"{file.name}: {key}", f"there is no folder {folder!r}")
         for name in sorted(BUILT_IN.keys() & table.agents.keys()):
             where = ".".join((*path, "agents", name))
             found.problem(f"{file.name}: [{where}]", f"{name} is built in; rename it")

@@ -25,9 +25,19 @@ from pytest_harbor.sandboxes.api import (
 STEP_SECONDS: Final = 60.0
 """For one of these small commands."""
 MAX_FILES: Final = 50
-MAX_FILE_BYTES: Final = 64 * 1024 * 1024
+MAX_BYTES: Final = 128 * 1024 * 1024
+"""Of all files that are read; an agent may leave anything there."""
 
-_PRINT_HOME: Final = 'printf %s "$HOME"'
+# A user without a passwd entry, or without a folder of its own, gets one: CLIs keep their
+# sessions there.
+_FIND_HOME: Final = """\
+home=$HOME
+if [ -z "$home" ] || [ ! -d "$home" ] || [ ! -w "$home" ]; then
+  home=/tmp/harbor-home-$(id -u)
+  mkdir -p -- "$home" || exit 1
+fi
+printf %s "$home"
+"""
 # As the agent's user: what the CLI then makes beside it must be its own.
 _WRITE: Final = """\
 umask 077
@@ -53,9 +63,9 @@ exit 0
 
 
 async def home_of(sandbox: Sandbox, user: User | None) -> str:
-    """The home of a user of the sandbox. Raises SandboxError."""
+    """A folder that ``user`` can write, its home where there is one. Raises SandboxError."""
     result = await sandbox.exec(
-        ["/bin/sh", "-c", _PRINT_HOME], user=user, timeout_seconds=STEP_SECONDS
+        ["/bin/sh", "-c", _FIND_HOME], user=user, timeout_seconds=STEP_SECONDS
     )
     return posixpath.normpath(result.stdout.strip() or "/")
 
@@ -166,8 +176,10 @@ async def read_files(sandbox: Sandbox, patterns: Sequence[str]) -> dict[str, str
     )
     paths = dict.fromkeys(path for path in found.stdout.split("\0") if path)
     files: dict[str, str] = {}
+    room = MAX_BYTES
     for path in list(paths)[:MAX_FILES]:
-        text = await sandbox.read_text(path, max_bytes=MAX_FILE_BYTES)
-        if text is not None:
-            files[path] = text
+        content = await sandbox.read_bytes(path, max_bytes=room)
+        if content is not None:
+            files[path] = content.decode(errors="replace")
+            room -= len(content)
     return files
