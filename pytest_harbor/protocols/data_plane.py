@@ -26,6 +26,11 @@ CARD_PATH: Final = "/.well-known/agent-env.json"
 DATA_PATH: Final = "/agentenv"
 MCP_PATH: Final = "/mcp"
 
+TOKEN_VARIABLE: Final = "HARBOR_DATA_TOKEN"  # noqa: S105 - a name
+"""Environment variable of a server: with it, ``/agentenv`` is only for those who send
+``Authorization: Bearer <token>``. An agent reaches its env's port, and could else load
+data or read what it should find out. Servers that do not know it answer everybody."""
+
 RESET: Final = "data/reset"
 ADD: Final = "data/add"
 GET: Final = "data/get"
@@ -175,13 +180,24 @@ class DataPlane:
     Each method raises ServerRefused with method, message and code of the server's error
     (``code`` is ``data.code`` when there is one, as ``add_failed``), ServerUnreachable,
     ServerTimeout, or ProtocolError. Making one raises MissingExtra without httpx.
+
+    ``token`` is what the server got in :data:`TOKEN_VARIABLE`.
     """
 
-    def __init__(self, url: str, *, headers: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
         with needs("agents", "the data plane of an environment"):
             from pytest_harbor.protocols import http
         self.url = url
-        self._client: httpx.AsyncClient = http.new_client(url, headers=headers)
+        sent = dict(headers or {})
+        if token:
+            sent["authorization"] = f"Bearer {token}"
+        self._client: httpx.AsyncClient = http.new_client(url, headers=sent)
 
     async def reset(self, *, timeout_seconds: float = 900.0) -> None:
         """``data/reset``: back to empty."""

@@ -68,6 +68,8 @@ def _refusal(error: object, *, method: str, url: str, status: int) -> ServerRefu
     if not isinstance(code, (int, str)):
         code = None
     said = f" ({code})" if code is not None else ""
+    if status >= 400:
+        said += f" (HTTP {status})"
     return ServerRefused(
         f"{method} failed: {message}{said}",
         url=url,
