@@ -53,7 +53,7 @@ async def connect(
     from pytest_harbor.protocols import a2a
 
     if instance is not None and (death := instance.death):
-        raise ServerNotReady(f"{instance.what}: {death}")
+        raise ServerNotReady(f"{instance.what} {death}")
     return await a2a.connect(
         url, timeout_seconds=CONNECT_SECONDS, same_origin=same_origin
     )
@@ -85,7 +85,7 @@ async def take_turn(
                 await anyio.sleep(_LOOK_SECONDS)
             if instance is not None:
                 await anyio.sleep(_LAST_WORDS_SECONDS)
-                death = instance.death
+                death = f"{instance.what} {instance.death}"
                 group.cancel_scope.cancel()
 
         group.start_soon(watch)
@@ -162,7 +162,8 @@ async def _tail(instance: Instance | None, reply: Reply) -> str:
     if instance is None or (reply.text and reply.state is not State.UNREACHABLE):
         return ""
     if death := instance.death:
-        return "" if death == reply.error_message else f"\n{death}"
+        said = reply.error_message or ""
+        return "" if death in said else f"\n{instance.what} {death}"
     try:
         tail = await instance.log_tail()
     except HarborError:

@@ -236,16 +236,16 @@ class TestFailures:
             async with anyio.create_task_group() as group:
                 group.start_soon(ask)
                 await anyio.sleep(0.3)
-                served.dies_with = "its process ended with exit code 9:\nKilled"
+                served.dies_with = "ended by itself (exit code 9):\nKilled"
         assert reply.error_type == "infra_error"
         assert failure.kind == SERVER_UNREACHABLE
-        assert "exit code 9:\nKilled" in str(failure)
+        assert str(failure).count("agent 'clerk' ended by itself (exit code 9)") == 1
 
     async def test_an_agent_that_is_dead_already(self, run):
-        run.deploy("clerk", {"answer": "x"}).dies_with = "its process ended"
+        run.deploy("clerk", {"answer": "x"}).dies_with = "ended by itself"
         reply, failure = await prompt(run)
         assert reply.error_type == "infra_error"
-        assert reply.error_message == "agent 'clerk': its process ended"
+        assert reply.error_message == "agent 'clerk' ended by itself"
         assert isinstance(failure, ServerNotReady)
 
     async def test_what_answers_is_no_agent(self, run):
@@ -498,7 +498,7 @@ class TestConversations:
 
     async def test_a_user_that_cannot_be_reached_fails_before_the_first_turn(self, run):
         run.deploy("clerk", {"answer": "a"})
-        run.deploy("reader").dies_with = "its process ended"
+        run.deploy("reader").dies_with = "ended by itself"
         reply, failure = await prompt(run, **converse())
         assert isinstance(failure, ServerNotReady)
         assert (reply.response, reply.error_type) == ("", "infra_error")

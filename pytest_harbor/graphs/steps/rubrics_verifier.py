@@ -148,7 +148,6 @@ class _Grader:
         return ModelJudge(
             self.model,
             api_base=step.default_model_api_base or models.api_base,
-            api_key=models.api_key,
             params={"reasoning_effort": step.effort} if step.effort else {},
         )
 
