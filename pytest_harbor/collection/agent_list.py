@@ -73,6 +73,12 @@ def _described(
     yield f"{name}{version}{what}"
     needed = _variables(agent, environ)
     yield f"    variables: {', '.join(needed) if needed else 'none'}"
+    if agent.provider_env:
+        keys = (
+            f"{provider} {' or '.join(group)}"
+            for provider, group in agent.provider_env.items()
+        )
+        yield f"    and by the model's provider: {', '.join(keys)}"
     installed = f"a script, at most {agent.install_timeout_seconds:g} s"
     brings = installed if agent.install is not None else "none, the image must have it"
     yield f"    install: {brings}"

@@ -73,6 +73,26 @@ def test_what_is_missing_is_named_once(needs, fields, says):
     assert [problem.what for problem in found.missing_keys] == says
 
 
+PROVIDERS = {"one": ("KEY_ONE",), "two": ("KEY_TWO", "TOKEN_TWO")}
+
+
+@pytest.mark.parametrize(
+    ("model", "passed_on", "missing"),
+    [
+        ("one/m", {"KEY_ONE"}, []),
+        ("two/m", set(), ["'KEY_TWO', 'TOKEN_TWO' is set"]),
+        ("three/m", set(), []),
+        (None, set(), []),
+    ],
+)
+def test_keys_of_other_providers_stay_on_the_host(needs, model, passed_on, missing):
+    found = needs({"KEY_ONE": "first-one"}, model=model, provider_env=PROVIDERS)
+    assert set(found.env) == passed_on
+    said = [problem.what for problem in found.missing_keys]
+    assert len(said) == len(missing)
+    assert all(text in problem for text, problem in zip(missing, said, strict=True))
+
+
 @pytest.mark.parametrize(
     ("model", "fields", "says"),
     [
@@ -91,6 +111,11 @@ def test_what_is_missing_is_named_once(needs, fields, says):
             ["needs the model's provider: write --harbor-model provider/m"],
         ),
         ("p/m", {"model_flag": ("--provider", "{provider}")}, []),
+        (
+            "m",
+            {"provider_env": PROVIDERS},
+            ["needs the model's provider: write --harbor-model provider/m"],
+        ),
     ],
 )
 def test_models(needs, model, fields, says):

@@ -72,6 +72,7 @@ def test_every_key(tmp_path):
         model_flag = "--model"
         env = { KEY = "${KEY}", MODE = "fast" }
         required_env = ["ONE", ["TWO", "THREE"]]
+        provider_env = { acme = ["ACME_KEY"] }
         mcp_config = { path = "~/.x.json", key = "servers" }
         mcp_flag = ["--mcp", "{mcp_config}"]
         skills = "~/.x/skills"
@@ -89,6 +90,7 @@ def test_every_key(tmp_path):
     assert agent.can_continue
     assert agent.model_flag == ("--model", "{model}")
     assert agent.required_env == (("ONE",), ("TWO", "THREE"))
+    assert agent.provider_env == {"acme": ("ACME_KEY",)}
     assert (agent.user, agent.network, agent.instruction) == ("agent", False, "stdin")
     assert agent.session(run("a\nsession: abc-1\n")) == "abc-1"
     assert agent.session(run("nothing")) is None

@@ -149,6 +149,9 @@ class AgentDeclaration:
     required_env: tuple[tuple[str, ...], ...] = ()
     """Groups of variable names of the host; one of each group must be set. They are passed
     on under their own names, unless ``env`` says otherwise."""
+    provider_env: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """The model's provider to variables of the host, one of which must be set for its models.
+    Treated as a group of ``required_env``, so that keys of other providers stay on the host."""
     mcp_config: McpWriter | None = None
     """``None``: it takes no MCP servers."""
     mcp_flag: tuple[str, ...] = ()

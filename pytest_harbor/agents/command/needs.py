@@ -22,9 +22,12 @@ def needs_of(
 ) -> AgentNeeds:
     """What the agent asks for; ``name`` is the one that it goes by."""
     table = f"env of agent '{name}'"
+    provider = template.model_values(model).get("provider") or ""
+    groups = (*declaration.required_env, declaration.provider_env.get(provider, ()))
+    groups = tuple(group for group in groups if group)
     passed_on = {
         variable: f"${{{variable}}}"
-        for group in declaration.required_env
+        for group in groups
         for variable in group
         if environ.get(variable)
     }
@@ -35,7 +38,7 @@ def needs_of(
     ]
     missing += [
         Problem("", f"{_none_of(group)} (needed by agent '{name}')")
-        for group in declaration.required_env
+        for group in groups
         if not any(environ.get(variable) for variable in group)
         and not any((variable, table) in resolved.missing for variable in group)
     ]
@@ -94,7 +97,8 @@ def _model_problems(
         return
     if not used and not declaration.model_flag:
         yield f"agent '{name}' cannot be told a model: leave out --harbor-model"
-    if "provider" in used and "/" not in model:
+    needs_provider = "provider" in used or declaration.provider_env
+    if needs_provider and "/" not in model:
         yield (
             f"agent '{name}' needs the model's provider: write --harbor-model "
             f"provider/{model}"

@@ -154,6 +154,8 @@ class AgentTable(Table):
     """Variables of the command; values may be ``${VAR}`` templates."""
     required_env: Groups = ()
     """Variables of the host that must be set; of a list in the list, one of them."""
+    provider_env: dict[str, Strings] = Field(default_factory=dict)
+    """The model's provider to variables of the host, one of which must be set."""
     mcp_config: str | McpConfigTable | None = None
     """How it is told of MCP servers: a table, or a function ``module:name``."""
     mcp_flag: Flag = ()
@@ -239,7 +241,8 @@ def _fields(
         key: getattr(table, key)
         for key in (
             *("description", "version", "install", "probe", "command", "instruction"),
-            *("continue_command", "env", "required_env", "mcp_flag", "skills"),
+            *("continue_command", "env", "required_env", "provider_env"),
+            *("mcp_flag", "skills"),
             *("trajectory_files", "timeout_sec", "user", "network"),
         )
         if key in given
