@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
+from functools import cache
 from typing import Any
 
 from pytest_harbor.tasks.folder.unknown_keys import Known, known_keys
@@ -16,6 +17,7 @@ RETRY_KEYS = ("retry_from_step_id", "go_to_step_id", "max_retries")
 DEPENDENCY_KEYS = ("task_step_id",)
 
 
+@cache
 def file_keys(model: type[Step]) -> frozenset[str]:
     """The keys that a step of this type may have in a file."""
     return frozenset(model.model_fields) - OURS | {"retry_config"}

@@ -147,12 +147,12 @@ LENDING_DESK: list[dict[str, Any]] = [
 ]
 
 
-def test_the_specifications_examples_load(tmp_path: Path) -> None:
-    task = load_steps(tmp_path, LENDING_DESK)
+def test_the_specifications_examples_load(desk: Path) -> None:
+    task = load_steps(desk, LENDING_DESK)
 
     assert task.name == "t"
     assert task.label == "tasks/t.json"
-    assert task.bundle.root == tmp_path
+    assert task.bundle.root == desk
     assert task.warnings == ()
     assert [type(step) for step in task.steps] == [
         DeployEnv,
@@ -384,12 +384,12 @@ DEPENDS_ON: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("case", DEPENDS_ON)
-def test_depends_on(tmp_path: Path, case: str) -> None:
+def test_depends_on(desk: Path, case: str) -> None:
     fields, expected = DEPENDS_ON[case]
     last = load(env_id="library", artifact_id="shelves", **fields)
     if case == "none":  # what reads nothing needs nothing
         last = env_up(id="load", depends_on=[])
-    task = load_steps(tmp_path, [env_up(), agent_up(depends_on=[]), last])
+    task = load_steps(desk, [env_up(), agent_up(depends_on=[]), last])
     assert task.steps[2].depends_on == expected
 
 
@@ -400,11 +400,11 @@ def test_the_first_step_waits_for_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("key", ["retry_from_step_id", "go_to_step_id"])
 @pytest.mark.parametrize("target", ["up", "clerk-up", "ask"])
 def test_a_retry_goes_back_to_the_step_or_an_ancestor(
-    tmp_path: Path, key: str, target: str
+    desk: Path, key: str, target: str
 ) -> None:
     steps = [env_up(), agent_up(), ask(retry_config={key: target, "max_retries": 3})]
 
-    retry = load_steps(tmp_path, steps).steps[2].retry
+    retry = load_steps(desk, steps).steps[2].retry
 
     assert retry is not None
     assert (retry.retry_from_step_id, retry.max_retries) == (target, 3)
@@ -417,16 +417,16 @@ def test_a_retry_is_one_by_default(tmp_path: Path) -> None:
     assert retry.max_retries == 1
 
 
-def test_null_is_a_field_that_is_not_there(tmp_path: Path) -> None:
+def test_null_is_a_field_that_is_not_there(desk: Path) -> None:
     step = env_up(ttl_seconds=None, metadata=None, sandbox_type=None, retry_config=None)
-    assert load_steps(tmp_path, [step]).steps[0] == load_steps(
-        tmp_path, [env_up()]
-    ).steps[0].model_copy(update={"raw": step})
+    assert load_steps(desk, [step]).steps[0] == load_steps(desk, [env_up()]).steps[
+        0
+    ].model_copy(update={"raw": step})
 
 
-def test_numbers_stay_what_the_file_has(tmp_path: Path) -> None:
+def test_numbers_stay_what_the_file_has(desk: Path) -> None:
     steps = [agent_up(), ask(timeout_seconds=30, poll_interval_seconds=0.5)]
-    step = load_steps(tmp_path, steps).steps[1]
+    step = load_steps(desk, steps).steps[1]
     assert isinstance(step, PromptAgent)
     assert repr(step.timeout_seconds) == "30"
     assert step.poll_interval_seconds == 0.5
@@ -446,12 +446,12 @@ PARTS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("case", PARTS)
 def test_parts_of_either_protocol_version_stay_as_they_are(
-    tmp_path: Path, case: str
+    desk: Path, case: str
 ) -> None:
     question = ask(parts=[PARTS[case]])
     del question["prompt"]
 
-    step = load_steps(tmp_path, [agent_up(), question]).steps[1]
+    step = load_steps(desk, [agent_up(), question]).steps[1]
 
     assert isinstance(step, PromptAgent)
     assert step.parts == (PARTS[case],)
@@ -470,7 +470,7 @@ OUTCOMES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("case", OUTCOMES)
-def test_outcomes_of_a_criterion(tmp_path: Path, case: str) -> None:
+def test_outcomes_of_a_criterion(desk: Path, case: str) -> None:
     criterion = {
         "id": "kind",
         "criterion": "The clerk is kind.",
@@ -484,7 +484,7 @@ def test_outcomes_of_a_criterion(tmp_path: Path, case: str) -> None:
         grade(output_format="rubric_partial", criteria=[criterion]),
     ]
 
-    task = load_steps(tmp_path, steps)
+    task = load_steps(desk, steps)
 
     step = task.steps[2]
     assert isinstance(step, RubricsVerifier)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from pytest_harbor.errors import TaskLoadError
 from pytest_harbor.tasks.steps.load import load_step_task
 from pytest_harbor.tasks.steps.order import ancestors, dependencies
 from pytest_harbor.tasks.steps.step import Step
-from step_bundles import write_bundle
 
 NOTES = {"note": Step}
 
@@ -47,30 +45,23 @@ def parents(step: dict[str, Any], index: int) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-@pytest.fixture(scope="module")
-def bundle() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory() as folder:
-        yield write_bundle(Path(folder))
-
-
-def load(bundle: Path, steps: Any) -> Any:
-    import json
-
-    file = bundle / "tasks/t.json"
+def load(desk: Path, steps: Any) -> Any:
+    file = desk / "tasks/t.json"
     file.parent.mkdir(exist_ok=True)
     file.write_text(json.dumps(steps))
     return load_step_task(file, step_types=NOTES)
 
 
-ONE_FOLDER = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+# The files are small, and slow machines are no failures.
+QUICK = settings(max_examples=40, deadline=None)
 
 
-@ONE_FOLDER
+@QUICK
 @given(graphs())
 def test_every_valid_graph_loads_with_its_order(
-    bundle: Path, steps: list[dict[str, Any]]
+    desk: Path, steps: list[dict[str, Any]]
 ) -> None:
-    task = load(bundle, steps)
+    task = load(desk, steps)
 
     assert task.warnings == ()
     assert [list(step.depends_on) for step in task.steps] == [
@@ -87,26 +78,26 @@ def _closure(steps: list[dict[str, Any]]) -> dict[str, set[str]]:
     return above
 
 
-@ONE_FOLDER
+@QUICK
 @given(graphs(least=2), st.data())
 def test_a_reference_that_is_turned_round_never_loads(
-    bundle: Path, steps: list[dict[str, Any]], data: st.DataObject
+    desk: Path, steps: list[dict[str, Any]], data: st.DataObject
 ) -> None:
     early = data.draw(st.integers(0, len(steps) - 2))
     late = data.draw(st.integers(early, len(steps) - 1))
     steps[early]["depends_on"] = [f"s{late}"]
     with pytest.raises(TaskLoadError) as caught:
-        load(bundle, steps)
+        load(desk, steps)
     (problem,) = caught.value.problems
     where = f"tasks/t.json: step {early + 1} 's{early}': depends_on[0]"
     assert problem.where == where
     assert problem.rule == "13.2"
 
 
-@ONE_FOLDER
+@QUICK
 @given(graphs(), st.data())
 def test_an_order_that_puts_a_step_before_its_parent_never_loads(
-    bundle: Path, steps: list[dict[str, Any]], data: st.DataObject
+    desk: Path, steps: list[dict[str, Any]], data: st.DataObject
 ) -> None:
     assume(any(step.get("depends_on") for step in steps))
     written = [
@@ -119,10 +110,10 @@ def test_an_order_that_puts_a_step_before_its_parent_never_loads(
         is_ordered = is_ordered and seen.issuperset(step["depends_on"])
         seen.add(step["id"])
     if is_ordered:
-        load(bundle, shuffled)
+        load(desk, shuffled)
         return
     with pytest.raises(TaskLoadError, match="comes later; move it before"):
-        load(bundle, shuffled)
+        load(desk, shuffled)
 
 
 def test_a_step_without_an_id_is_nobodys_parent() -> None:

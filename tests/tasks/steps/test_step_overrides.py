@@ -7,13 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_harbor.errors import TaskLoadError
 from pytest_harbor.tasks.steps.load import with_changes
 from pytest_harbor.tasks.steps.overrides import filled, overridden
 from step_bundles import agent_up, ask, env_up, grade, load_steps
+
+QUICK = settings(max_examples=60, deadline=None)
 
 texts = st.text(alphabet="ab<>&", max_size=8)
 keys = st.text(alphabet="abc", min_size=1, max_size=3)
@@ -57,11 +59,13 @@ def test_placeholders(value: Any, expected: Any) -> None:
     assert filled(value, seed) == expected
 
 
+@QUICK
 @given(json_values)
 def test_without_a_seed_nothing_changes(value: Any) -> None:
     assert filled(value, {}) is value
 
 
+@QUICK
 @given(json_values, seeds)
 def test_filling_leaves_the_original_and_its_shape(value: Any, seed: Any) -> None:
     before = copy.deepcopy(value)
@@ -70,11 +74,13 @@ def test_filling_leaves_the_original_and_its_shape(value: Any, seed: Any) -> Non
     assert _shape(result) == _shape(value)
 
 
+@QUICK
 @given(st.lists(texts.filter(lambda text: "<" not in text)), seeds)
 def test_text_without_placeholders_stays(strings: list[str], seed: Any) -> None:
     assert filled(strings, seed) == strings
 
 
+@QUICK
 @given(seeds.filter(bool), st.data())
 def test_each_placeholder_becomes_its_value_wherever_it_stands(
     seed: dict[str, Any], data: st.DataObject
@@ -136,6 +142,7 @@ def test_another_agent_is_not_held_to_the_version_of_the_first() -> None:
     assert overridden(step, pinned)["a2a_agent_version"] == 4
 
 
+@QUICK
 @given(
     st.dictionaries(st.sampled_from(["id", "type", "x", "y"]), texts),
     st.dictionaries(st.sampled_from(["ttl_seconds", "zzz"]), st.integers() | st.none()),

@@ -155,9 +155,9 @@ PREFLIGHT: dict[str, Case] = {
 
 
 @pytest.mark.parametrize("case", PREFLIGHT)
-def test_preflight(tmp_path: Path, case: str) -> None:
+def test_preflight(desk: Path, case: str) -> None:
     steps, available, expected = PREFLIGHT[case]
-    problems = preflight(load_steps(tmp_path, steps), available)
+    problems = preflight(load_steps(desk, steps), available)
     assert [str(problem) for problem in problems] == [
         f"tasks/t.json: {line}" for line in expected
     ]

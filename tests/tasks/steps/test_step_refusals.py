@@ -798,10 +798,10 @@ ALL: dict[str, Case] = {
 
 
 @pytest.mark.parametrize("case", ALL)
-def test_refusal(tmp_path: Path, case: str) -> None:
+def test_refusal(desk: Path, case: str) -> None:
     steps, problem, rule = ALL[case]
     with pytest.raises(TaskLoadError) as caught:
-        load_steps(tmp_path, steps)
+        load_steps(desk, steps)
     assert [str(found) for found in caught.value.problems] == [
         f"tasks/t.json: {problem}"
     ]

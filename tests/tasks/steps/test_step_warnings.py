@@ -118,17 +118,20 @@ BEFORE: dict[str, list[Any]] = {
     "deploy_env": [],
     "rubrics_verifier": [agent_up(), ask(id="first", prompt_id="first")],
 }
-for kind, (step, keys) in SUPPORTED_ELSEWHERE.items():
-    for key in keys.split():
-        before = BEFORE.get(kind, [agent_up()])
-        position = f"step {len(before) + 1} '{step['id']}'"
-        KEYS[f"{kind}.{key}"] = Case(
-            [*before, {**step, key: 1}],
-            [f"{position}: '{key}' is not supported by pytest-harbor, and ignored"],
-        )
-        KEYS[f"{kind}.{key}, asking for nothing"] = Case(
-            [*before, {**step, key: False}], []
-        )
+for kind, (step, names) in SUPPORTED_ELSEWHERE.items():
+    before = BEFORE.get(kind, [agent_up()])
+    keys = names.split()
+    where = f"step {len(before) + 1} '{step['id']}'"
+    KEYS[f"not supported of {kind}"] = Case(
+        [*before, {**step, **dict.fromkeys(keys, 1)}],
+        [
+            f"{where}: '{key}' is not supported by pytest-harbor, and ignored"
+            for key in keys
+        ],
+    )
+    KEYS[f"not asked for of {kind}"] = Case(
+        [*before, {**step, **dict.fromkeys(keys, False)}], []
+    )
 
 
 DOUBTS: dict[str, Case] = {
@@ -278,22 +281,22 @@ ALL = {**KEYS, **DOUBTS}
 
 
 @pytest.mark.parametrize("case", ALL)
-def test_warnings(tmp_path: Path, case: str) -> None:
+def test_warnings(desk: Path, case: str) -> None:
     steps, warnings = ALL[case]
     expected = [f"tasks/t.json: {line}" for line in warnings]
 
-    assert list(load_steps(tmp_path, steps).warnings) == expected
+    assert list(load_steps(desk, steps).warnings) == expected
 
     if not expected:
-        load_steps(tmp_path, steps, strict=True)
+        load_steps(desk, steps, strict=True)
         return
     with pytest.raises(TaskLoadError) as caught:
-        load_steps(tmp_path, steps, strict=True)
+        load_steps(desk, steps, strict=True)
     assert [str(problem) for problem in caught.value.problems] == expected
 
 
-def test_an_unknown_key_beside_the_steps(tmp_path: Path) -> None:
-    task = load_steps(tmp_path, {"steps": [env_up()], "author": "me"})
+def test_an_unknown_key_beside_the_steps(desk: Path) -> None:
+    task = load_steps(desk, {"steps": [env_up()], "author": "me"})
     assert task.warnings == ("tasks/t.json: unknown key 'author' beside the steps",)
 
 
