@@ -155,6 +155,8 @@ def message(detail: ErrorDetails, words: Words) -> str:
     if kind == "literal_error":
         expected = detail["ctx"]["expected"].replace("'", '"')
         return f"{shown(value, words)} is not {expected}"
+    if kind in ("value_error", "assertion_error"):  # of a project's own model
+        return str(detail["ctx"]["error"])
     if due := _due(kind, words):
         return f"must be {due}, not {shown(value, words)}"
     return f"{detail['msg'][:1].lower()}{detail['msg'][1:]}"

@@ -99,3 +99,18 @@ def test_failure_kinds():
 
 def test_changelog_has_this_version():
     assert f"## [{pytest_harbor.__version__}]" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_step_types():
+    """Every field and every key that is not supported, in the section of its type."""
+    from pytest_harbor.tasks.steps.keys import file_keys
+    from pytest_harbor.tasks.steps.model import STEP_TYPES
+    from pytest_harbor.tasks.steps.step import Step
+
+    page = (DOCS / "step-tasks.md").read_text()
+    sections = {part.split("\n")[0]: part for part in page.split("\n### ")[1:]}
+    assert set(sections) == set(STEP_TYPES)
+    for kind, model in STEP_TYPES.items():
+        named = set(re.findall(r"`([a-z0-9_]+)`", sections[kind]))
+        fields = file_keys(model) - file_keys(Step)
+        assert fields | model.unsupported <= named, kind

@@ -20,7 +20,8 @@ DEPENDENCY_KEYS = ("task_step_id",)
 @cache
 def file_keys(model: type[Step]) -> frozenset[str]:
     """The keys that a step of this type may have in a file."""
-    return frozenset(model.model_fields) - OURS | {"retry_config"}
+    names = (field.alias or name for name, field in model.model_fields.items())
+    return frozenset(names) - OURS | {"retry_config"}
 
 
 def unread_keys(raw: Mapping[str, Any], model: type[Step]) -> Iterator[str]:

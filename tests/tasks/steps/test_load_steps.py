@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import Field, field_validator
 
+from pytest_harbor.errors import TaskLoadError
 from pytest_harbor.tasks.steps.load import load_step_task
 from pytest_harbor.tasks.steps.model import (
     AggregateVerifiers,
@@ -592,6 +594,39 @@ def test_a_projects_own_step_type(tmp_path: Path) -> None:
     assert step.type == "wait"
     assert step.depends_on == ("up",)
     assert step.raw == steps[1]
+
+
+class Pause(Step):
+    """One that has rules of its own, and a key that is no name in Python."""
+
+    length: float = Field(alias="for")
+
+    @field_validator("length")
+    @classmethod
+    def _short(cls, value: float) -> float:
+        if value > 5:
+            raise ValueError("is longer than anybody waits")
+        return value
+
+
+def test_what_a_projects_own_type_refuses(tmp_path: Path) -> None:
+    types = {"pause": Pause}
+    step = load_steps(
+        tmp_path, [{"id": "a", "type": "pause", "for": 5}], step_types=types
+    ).steps[0]
+    assert isinstance(step, Pause)
+    assert step.length == 5
+
+    with pytest.raises(TaskLoadError) as caught:
+        load_steps(
+            tmp_path,
+            [{"id": "a", "type": "pause", "for": 6}, {"id": "b", "type": "pause"}],
+            step_types=types,
+        )
+    assert [str(problem) for problem in caught.value.problems] == [
+        "tasks/t.json: step 1 'a': for: is longer than anybody waits",
+        "tasks/t.json: step 2 'b': for: is missing",
+    ]
 
 
 def test_a_projects_type_replaces_a_built_in_one(tmp_path: Path) -> None:
