@@ -18,6 +18,12 @@ EventKind: TypeAlias = Literal[
     "attempt_failed",  # an outage or deadline; data: failure_kind, will_retry
     "warning",
     "episode_ended",  # data: the EpisodeResult as plain data
+    # Step tasks, beside "warning":
+    "run_started",  # data: steps, the IDs in file order
+    "step_started",  # data: type, execution (1-based; 2 and on after a retry)
+    "deployed",  # data: what, instance, sandbox, provider, seconds
+    "step_ended",  # data: the StepResult as plain data
+    "run_ended",  # data: the StepRunResult as plain data
 ]
 
 if TYPE_CHECKING:
@@ -28,10 +34,10 @@ else:
 
 @dataclass(frozen=True)
 class Event:
-    """One thing that happened in an episode.
+    """One thing that happened in an episode, or in a run of a step task.
 
-    ``episode`` is the episode's ID (task, agent and attempt), ``step`` the step's name
-    where a turn is concerned, ``at`` seconds since the epoch, ``data`` only what
+    ``episode`` is the episode's ID (task, agent and attempt) or the run's, ``step`` the
+    step's name where a turn or a step is concerned, ``at`` seconds since the epoch, ``data`` only what
     survives JSON, secrets masked.
     """
 

@@ -47,7 +47,10 @@ class Instance(ABC):
 
     @abstractmethod
     async def stop(self) -> None:
-        """End it and leave nothing; shielded, may be called again. Raises SandboxError."""
+        """End it and leave nothing; may be called again. Raises SandboxError.
+
+        Whoever calls it shields it from cancellation, and may set it a limit.
+        """
 
 
 @dataclass(frozen=True)

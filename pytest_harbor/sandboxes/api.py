@@ -112,8 +112,8 @@ class EnvironmentSpec:
     """Host folder whose content is copied into the working directory at start
     (root-owned); ``Dockerfile`` and ``docker-compose.yaml`` in it are left out."""
     read_only_folders: tuple[Path, ...] = ()
-    """Host folders that are seen under their own paths and cannot be written to: an
-    interpreter's packages (local sandbox only)."""
+    """Host folders, or files, that are seen under their own paths and cannot be written
+    to: an interpreter's packages (local sandbox only)."""
     compose_file: Path | None = None
     """Services beside the agent's sandbox, which is its service ``main`` (spec 18)."""
     variables: Mapping[str, str] = field(default_factory=dict)
