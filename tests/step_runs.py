@@ -138,6 +138,14 @@ class Run(StepRun):
     def reserve(self, kind: Any, name: str) -> AbstractContextManager[None]:
         return nullcontext()
 
+    async def start_server(self, plan: Any) -> Instance:
+        raise NotImplementedError
+
+    async def dispose(self, *instances: Instance) -> None:
+        with anyio.CancelScope(shield=True):
+            for instance in instances:
+                await instance.stop()
+
     async def start_agent(self, launch: AgentLaunch) -> Instance:
         self.launches.append(launch)
         if launch.agent_id not in self.scripts:

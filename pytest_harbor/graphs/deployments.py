@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Final
 
 import anyio
@@ -27,24 +28,26 @@ TEARDOWN_SECONDS: Final = 120.0
 class Deployments:
     """The instances of one run, each with the step that made it."""
 
+    limit_seconds = TEARDOWN_SECONDS
+
     def __init__(
         self,
         providers: Mapping[str, Provider],
         context: RunContext,
         surroundings: Surroundings,
-        *,
-        limit_seconds: float = TEARDOWN_SECONDS,
     ) -> None:
         self._providers = providers
         self._context = context
-        self._around = surroundings
-        self._limit_seconds = limit_seconds
-        self._instances: dict[str, tuple[Instance, str | None]] = {}
+        self.surroundings = surroundings
+        self._instances: dict[str, tuple[Instance, str]] = {}
+        self._used: set[str] = set()
         self._reserved: set[tuple[ReservedKind, str]] = set()
 
-    def register(self, instance: Instance, step_id: str | None) -> None:
+    def register(self, instance: Instance, step_id: str) -> None:
         """Take over an instance: it is stopped with the run, or with its step's retry."""
         self._instances[instance.instance_id] = (instance, step_id)
+        if instance.sandbox is not None:
+            self._used.add(instance.sandbox.provider)
 
     def find(self, instance_id: str) -> Instance | None:
         """The instance of that ID, stopped ones included."""
@@ -64,16 +67,9 @@ class Deployments:
             )
         return self._providers[name]
 
-    async def start_server(
-        self, plan: ServerPlan, step_id: str | None
-    ) -> SandboxServer:
-        """Start a server in a sandbox of its own. Raises as ``servers.start_server``."""
-        return await start_server(
-            plan,
-            self.provider(plan.provider),
-            self._around,
-            lambda server: self.register(server, step_id),
-        )
+    def used_providers(self) -> tuple[str, ...]:
+        """Names of the providers that gave a sandbox, sorted."""
+        return tuple(sorted(self._used))
 
     @contextmanager
     def reserve(self, kind: ReservedKind, name: str) -> Iterator[None]:
@@ -124,14 +120,14 @@ class Deployments:
         problems: list[str] = []
 
         async def stop_one(instance: Instance) -> None:
-            with anyio.move_on_after(self._limit_seconds) as scope:
+            with anyio.move_on_after(self.limit_seconds) as scope:
                 try:
                     await instance.stop()
                 except Exception as error:  # noqa: BLE001 - the others must end, too
                     problems.append(f"{_removal(instance)}: {error}")
             if scope.cancelled_caught:
                 problems.append(
-                    f"{_removal(instance)}: it took more than {self._limit_seconds:g} s"
+                    f"{_removal(instance)}: it took more than {self.limit_seconds:g} s"
                 )
 
         with anyio.CancelScope(shield=True):
@@ -139,6 +135,32 @@ class Deployments:
                 for instance in instances:
                     group.start_soon(stop_one, instance)
         return problems
+
+
+@dataclass(frozen=True)
+class Starter:
+    """What one step starts instances with; they belong to it."""
+
+    deployments: Deployments
+    step_id: str
+
+    @property
+    def surroundings(self) -> Surroundings:
+        """Labels, logs, masker and the task group of whatever is started."""
+        return self.deployments.surroundings
+
+    def provider(self, name: str) -> Provider:
+        """The sandbox provider of that name. Raises SandboxUnavailable."""
+        return self.deployments.provider(name)
+
+    def register(self, instance: Instance) -> None:
+        """Take over an instance, before it can leak."""
+        self.deployments.register(instance, self.step_id)
+
+    async def start_server(self, plan: ServerPlan) -> SandboxServer:
+        """Start a server in a sandbox. Raises as ``servers.start_server``."""
+        provider = self.provider(plan.provider)
+        return await start_server(plan, provider, self.surroundings, self.register)
 
 
 _TAKEN: Final[Mapping[ReservedKind, str]] = {

@@ -28,9 +28,9 @@ class Instance(ABC):
     @property
     @abstractmethod
     def death(self) -> str | None:
-        """Why it is gone (its process ended, its lifetime passed), with the log's tail.
+        """Why it is gone, as a phrase: ``ended by itself (exit code 1)``, the log's tail.
 
-        ``None`` while it is well. Whoever cannot reach it adds this to the message.
+        ``None`` while it is well. Whoever cannot reach it says this beside ``what``.
         """
 
     @abstractmethod

@@ -30,7 +30,11 @@ _NOT_INFRASTRUCTURE: Final = frozenset({STEP_FAILED, AGENT_RUN_ERROR, AGENT_TIME
 def scores(metadata: Mapping[str, Any]) -> dict[str, float]:
     """The reward object: each verifier's score."""
     entries: Mapping[str, Any] = metadata.get("verifications") or {}
-    return {name: float(entry["score"]) for name, entry in entries.items()}
+    return {
+        name: float(score)
+        for name, entry in entries.items()
+        if isinstance(score := entry.get("score"), (int, float))
+    }
 
 
 def reward(metadata: Mapping[str, Any]) -> float | None:

@@ -14,7 +14,7 @@ import site
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +34,7 @@ _INCLUDED = re.compile(
     r"^\s*(?:-r|--requirement|-c|--constraint)[\s=]+(\S+)", re.MULTILINE
 )
 _LOG_LINES: Final = 30
+_WITH_SCRIPTS: Final = 'PATH="$0:$PATH"; export PATH; exec "$@"'
 
 
 @dataclass(frozen=True)
@@ -44,10 +45,13 @@ class PythonEnvironment:
     shown: tuple[Path, ...]
     variables: tuple[tuple[str, str], ...] = ()
 
-    @property
-    def scripts(self) -> str:
-        """The folder of its commands, for ``PATH``."""
-        return str(Path(self.executable).parent)
+    def command(self, argv: Sequence[str]) -> tuple[str, ...]:
+        """``argv`` as it is run with this environment's commands first on the PATH."""
+        program, *rest = argv
+        if program in ("python", "python3"):
+            program = self.executable  # a system's own may have one of the two names
+        scripts = str(Path(self.executable).parent)
+        return ("/bin/sh", "-c", _WITH_SCRIPTS, scripts, program, *rest)
 
 
 def own_environment() -> PythonEnvironment:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Final
@@ -17,6 +18,7 @@ from anyio.abc import TaskGroup
 from pytest_harbor.errors import SandboxError, SandboxStartFailed, ServerNotReady
 from pytest_harbor.graphs.instances import Instance
 from pytest_harbor.graphs.ports import LOOPBACK, reserve_port
+from pytest_harbor.graphs.python_environments import built_environment, own_environment
 from pytest_harbor.sandboxes.api import (
     EnvironmentSpec,
     ExecResult,
@@ -49,6 +51,14 @@ class Listening:
 
 
 @dataclass(frozen=True)
+class PythonNeed:
+    """A Python of this machine that a command finds as ``python`` (local sandbox)."""
+
+    requirements: Path | None = None
+    """Packages of a virtual environment; ``None`` is the runner's own Python."""
+
+
+@dataclass(frozen=True)
 class ServerPlan:
     """A server that is wanted, everything resolved. Times in seconds."""
 
@@ -63,6 +73,7 @@ class ServerPlan:
     probe: Probe
     command: tuple[str, ...] = ()
     """argv in the sandbox; empty means what its image runs by itself."""
+    python: PythonNeed | None = None
     env: Mapping[str, str] = field(default_factory=dict)
     ready_seconds: float = 180.0
     ttl_seconds: float = 7200.0
@@ -91,7 +102,7 @@ class Surroundings:
 class SandboxServer(Instance):
     """A server that runs in a sandbox of its own. Made by :func:`start_server`."""
 
-    sandbox: Sandbox
+    sandbox: Sandbox  # it always has one
 
     def __init__(
         self, plan: ServerPlan, sandbox: Sandbox, around: Surroundings, instance_id: str
@@ -143,7 +154,7 @@ class SandboxServer(Instance):
             return ""
         return self._around.masker.text("\n".join(text.strip().splitlines()[-lines:]))
 
-    def with_tail(self, message: str) -> str:
+    def _with_tail(self, message: str) -> str:
         """A message with the last lines of the server's log."""
         tail = self._tail()
         return f"{message}\nThe end of its log:\n{tail}" if tail else message
@@ -206,14 +217,14 @@ class SandboxServer(Instance):
             while True:
                 reason = await self.plan.probe(self.url)
                 if self._death is not None:
-                    raise ServerNotReady(self._death)
+                    raise ServerNotReady(f"{self.what} {self._death}")
                 if reason is None:
                     return
                 with anyio.move_on_after(pause):
                     await self._died.wait()
                 pause = min(2 * pause, _LONGEST_PAUSE)
         raise ServerNotReady(
-            self.with_tail(
+            self._with_tail(
                 f"{self.what} was not ready after {self.plan.ready_seconds:g} s: "
                 f"{reason}"
             )
@@ -233,7 +244,7 @@ class SandboxServer(Instance):
                 await self._end_sandbox()
 
     def _die(self, how: str) -> None:
-        self._death = self.with_tail(f"{self.what} {how}")
+        self._death = self._with_tail(how)
         self._died.set()
         if self._is_up:
             self._around.on_death(self)
@@ -253,7 +264,7 @@ class SandboxServer(Instance):
             await self.sandbox.stop()
             self._is_stopped = True
             if self._death is None:
-                self._death = f"{self.what} was stopped"
+                self._death = "was stopped"
             self._around.masker.file(self.log)
 
 
@@ -275,8 +286,9 @@ async def start_server(
     Raises:
         ServerNotReady, SandboxError: as :meth:`SandboxServer.start`, ``Provider.start``.
     """
-    instance_id = f"{plan.slug}-{secrets.token_hex(4)}"
+    instance_id = f"{_slug(plan.slug)}-{secrets.token_hex(4)}"
     started = time.monotonic()
+    plan = await _with_python(plan)
     sandbox = await provider.start(plan.spec, name=instance_id, labels=around.labels)
     server = SandboxServer(plan, sandbox, around, instance_id)
     register(server)
@@ -287,3 +299,24 @@ async def start_server(
         raise
     server.start_seconds = time.monotonic() - started
     return server
+
+
+async def _with_python(plan: ServerPlan) -> ServerPlan:
+    """The plan with the Python that it needs: built, shown, and first on the PATH."""
+    if plan.python is None:
+        return plan
+    if plan.python.requirements is None:
+        environment = own_environment()
+    else:
+        environment = await built_environment(plan.python.requirements)
+    shown = (*plan.spec.read_only_folders, *environment.shown)
+    return replace(
+        plan,
+        spec=replace(plan.spec, read_only_folders=shown),
+        command=environment.command(plan.command),
+        env={**dict(environment.variables), **plan.env},
+    )
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_.-]+", "-", text)[:40].strip("-.") or "server"

@@ -20,18 +20,19 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from pytest_harbor.graphs.context import Change, RunContext
 from pytest_harbor.graphs.instances import AgentLaunch, Instance
 from pytest_harbor.graphs.objects import ObjectStore
 from pytest_harbor.sandboxes.output import Masker
+from pytest_harbor.settings import Settings
+from pytest_harbor.tasks.steps.bundle import Bundle
+from pytest_harbor.tasks.steps.step import Step
 from pytest_harbor.verification.judges.api import JudgeFactory
 
-Step: TypeAlias = Any
-Bundle: TypeAlias = Any
-
-DEFAULT_TTL_SECONDS: Final = 7200.0
+if TYPE_CHECKING:
+    from pytest_harbor.graphs.servers import ServerPlan
 
 
 @dataclass(frozen=True)
@@ -44,14 +45,15 @@ class Models:
     user: str | None = None
     api_base: str | None = None
     """Endpoint of the chat-completions judge; the step's own goes first."""
-    api_key: str | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True)
 class RunSettings:
     """What a run of steps is asked to do, beyond its task. Times in seconds."""
 
-    models: Models = Models()
+    models: Models = field(default_factory=Models)
+    run_model: str | None = None
+    """The run's own model, which beats a step's (spec 7.1)."""
     default_agent: str | None = None
     """Agent of ``deploy_agent`` steps and judges that name none."""
     judges: Mapping[str, JudgeFactory] = field(default_factory=dict)
@@ -72,6 +74,23 @@ class RunSettings:
     max_collect_file_bytes: int = 512 * 1024**2
     max_collect_bytes: int = 2 * 1024**3
 
+    @classmethod
+    def of(cls, settings: Settings) -> RunSettings:
+        """What the settings of a test session mean for a run of steps."""
+        return cls(
+            models=Models(
+                judge=settings.judge_model,
+                user=settings.user_model,
+                api_base=settings.model_api_base,
+            ),
+            run_model=settings.model,
+            default_agent=settings.default_agent,
+            human_a2a_url=settings.human_a2a_url,
+            env_sandbox=settings.sandbox,
+            agent_sandbox=settings.sandbox,
+            max_concurrent_steps=settings.max_concurrent_steps,
+        )
+
 
 ReservedKind: TypeAlias = Literal["env", "agent", "sandbox"]
 
@@ -80,6 +99,8 @@ class StepRun(ABC):
     """What one step gets for one execution of it."""
 
     step: Step
+    execution: int
+    """1, and one more after each retry of its span."""
     context: RunContext
     """To read. It may change whenever the step awaits; write with :meth:`write`."""
     bundle: Bundle
@@ -110,16 +131,24 @@ class StepRun(ABC):
         """
 
     @abstractmethod
-    async def start_agent(self, launch: AgentLaunch) -> Instance:
-        """Start an agent and wait for its card (spec 6, step 3).
+    async def start_server(self, plan: ServerPlan) -> Instance:
+        """Start a server in a sandbox of its own, and wait until it answers.
 
-        It is torn down with the run unless somebody stops it before. Until it is in the
+        It is torn down with the run, or with a retry of this step. Until it is in the
         context, stopping it after a failure is the step's own business.
 
         Raises:
-            StepError: no agent of that ID (with the nearest).
-            ServerNotReady: no card in time, or its process ended; with the log's tail.
+            ServerNotReady: it did not come up in time, or ended; with the log's tail.
             SandboxError: as ``Provider.start``.
+        """
+
+    @abstractmethod
+    async def start_agent(self, launch: AgentLaunch) -> Instance:
+        """Start an agent and wait for its card (spec 6, step 3), as :meth:`start_server`.
+
+        Raises:
+            StepError: no agent of that ID (with the nearest), or of that version.
+            ServerNotReady, SandboxError: as :meth:`start_server`.
         """
 
     @abstractmethod
@@ -128,6 +157,10 @@ class StepRun(ABC):
 
         One that was stopped is still found; its ``death`` says so.
         """
+
+    @abstractmethod
+    async def dispose(self, *instances: Instance) -> None:
+        """Stop instances, cancelled or not; a failure is a warning (spec 2.3)."""
 
 
 StepFunction: TypeAlias = Callable[[Any, StepRun], Awaitable[None]]

@@ -1,0 +1,169 @@
+"""From an agent's ID to a running agent (spec 1.2, 6): the bundle's, and registered ones."""
+
+from __future__ import annotations
+
+import difflib
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from pytest_harbor.errors import ProtocolError, ServerUnreachable, StepError
+from pytest_harbor.graphs.instances import AgentLaunch, Instance
+from pytest_harbor.graphs.servers import Listening, PythonNeed, ServerPlan
+from pytest_harbor.sandboxes.api import EnvironmentSpec, Limits
+from pytest_harbor.sandboxes.choose import LOCAL, provider_name
+from pytest_harbor.tasks.steps.entries import LOCAL_VERSION, AgentEntry, EnvEntry
+
+if TYPE_CHECKING:
+    from pytest_harbor.graphs.deployments import Starter
+    from pytest_harbor.tasks.steps.bundle import Bundle
+
+AGENT_LISTENING: Final = Listening("A2A_PORT", "A2A_HOST", 8000)
+WORKDIR: Final = "/app"
+"""Where an agent's own files are, in sandboxes without an image."""
+MODEL_VARIABLES: Final = (
+    "LITELLM_BASE_URL",
+    "LITELLM_API_KEY",
+    "LITELLM_EXTRA_HEADERS",
+)
+"""Variables of the runner that every agent's process gets (spec 12)."""
+
+
+class AgentSource(ABC):
+    """A registered agent: where an ID leads to that no folder of the bundle has."""
+
+    @abstractmethod
+    def provider(self, choice: str) -> str:
+        """The sandbox provider it needs, where ``choice`` is wanted (``auto``, a name)."""
+
+    @abstractmethod
+    async def start(
+        self, launch: AgentLaunch, starter: Starter, *, ready_seconds: float
+    ) -> Instance:
+        """Start it and wait for its card.
+
+        What it starts is registered with ``starter`` before it can leak, and stopped
+        here when it does not come up. Raises as ``StepRun.start_agent``.
+        """
+
+
+@dataclass(frozen=True)
+class ServerAgent(AgentSource):
+    """An agent that is an A2A server in a sandbox, as the folders of a bundle are."""
+
+    entry: AgentEntry
+
+    def provider(self, choice: str) -> str:
+        return provider_of(self.entry, choice)
+
+    async def start(
+        self, launch: AgentLaunch, starter: Starter, *, ready_seconds: float
+    ) -> Instance:
+        return await starter.start_server(self.plan(launch, ready_seconds))
+
+    def plan(self, launch: AgentLaunch, ready_seconds: float = 300.0) -> ServerPlan:
+        """The server to start. Raises StepError for a version that there is not."""
+        if launch.version not in (None, LOCAL_VERSION):
+            raise StepError(
+                f"agent '{launch.agent_id}' has version {LOCAL_VERSION} only, not "
+                f"{launch.version}"
+            )
+        where = provider_of(self.entry, launch.sandbox_type or "auto")
+        return ServerPlan(
+            what=f"agent '{launch.name}'",
+            slug=f"agent-{launch.name}",
+            provider=where,
+            spec=spec_of(self.entry, where, launch.limits),
+            listening=AGENT_LISTENING,
+            probe=answers_its_card,
+            command=command_of(self.entry, where),
+            python=python_of(self.entry, where),
+            env=launch.env,
+            ready_seconds=ready_seconds,
+            ttl_seconds=launch.ttl_seconds,
+            hint=f"add a CMD to {self.entry.dockerfile or self.entry.image}",
+        )
+
+
+def find_agent(
+    agent_id: str, bundle: Bundle, registered: Mapping[str, AgentSource]
+) -> AgentSource:
+    """The agent of that ID: a folder of the bundle goes before a registered one.
+
+    Raises:
+        StepError: there is none; names the nearest.
+        TaskLoadError: its folder cannot be used.
+    """
+    if agent_id in registered and agent_id not in bundle.names("agent"):
+        return registered[agent_id]
+    entry = bundle.agent(agent_id)
+    if entry is not None:
+        return ServerAgent(entry)
+    near = difflib.get_close_matches(agent_id, registered, n=1)
+    hint = near[0] if near else bundle.near("agent", agent_id)
+    raise StepError(
+        f"no agent '{agent_id}', neither in the bundle nor registered"
+        + (f" (did you mean '{hint}'?)" if hint else "")
+    )
+
+
+def provider_of(entry: EnvEntry | AgentEntry, choice: str) -> str:
+    """The sandbox provider of an env or agent (design 5.2)."""
+    has_image = entry.dockerfile is not None or entry.image is not None
+    return provider_name(choice, has_image)
+
+
+def spec_of(
+    entry: EnvEntry | AgentEntry, provider: str, limits: Limits
+) -> EnvironmentSpec:
+    """What the sandbox of an env or agent is made of.
+
+    Raises:
+        StepError: nothing says how to start it with this provider.
+    """
+    if _runs_command(entry, provider):
+        return EnvironmentSpec(files=entry.folder, workdir=WORKDIR, limits=limits)
+    return EnvironmentSpec(
+        image=entry.image,
+        build_context=entry.folder if entry.image is None else None,
+        limits=limits,
+    )
+
+
+def command_of(entry: EnvEntry | AgentEntry, provider: str) -> tuple[str, ...]:
+    """Argv of the server; empty where the image says it."""
+    return entry.command if _runs_command(entry, provider) else ()
+
+
+def python_of(entry: EnvEntry | AgentEntry, provider: str) -> PythonNeed | None:
+    """The Python that the server's command finds."""
+    if not _runs_command(entry, provider):
+        return None
+    return PythonNeed(entry.requirements)
+
+
+def _runs_command(entry: EnvEntry | AgentEntry, provider: str) -> bool:
+    """Whether the sandbox has no image, so that ``command`` starts the server."""
+    has_image = entry.dockerfile is not None or entry.image is not None
+    if provider != LOCAL and has_image:
+        return False
+    if entry.command:
+        return True
+    kind = "env" if isinstance(entry, EnvEntry) else "agent"
+    raise StepError(
+        f"{kind} '{entry.name}' needs an image, which sandbox '{provider}' does not "
+        f"build; add `command` to its {kind}.toml, or use another sandbox"
+    )
+
+
+async def answers_its_card(url: str) -> str | None:
+    """Probe of an agent: ready when its card can be read."""
+    from pytest_harbor.protocols import a2a
+
+    try:
+        connection = await a2a.connect(url, timeout_seconds=0)
+    except (ServerUnreachable, ProtocolError) as error:
+        return str(error)
+    await connection.aclose()
+    return None

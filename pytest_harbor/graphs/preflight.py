@@ -1,0 +1,196 @@
+"""What would keep a run from working, found before its first step (spec 13.6)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from pytest_harbor.errors import (
+    HarborError,
+    SandboxUnavailable,
+    StepError,
+    TaskLoadError,
+    TaskRefused,
+    UnsupportedByProvider,
+)
+from pytest_harbor.graphs.agents import (
+    MODEL_VARIABLES,
+    AgentSource,
+    ServerAgent,
+    find_agent,
+)
+from pytest_harbor.graphs.envs import find_env, plan_env
+from pytest_harbor.graphs.instances import AgentLaunch
+from pytest_harbor.graphs.open_run import RunParts
+from pytest_harbor.graphs.servers import ServerPlan
+from pytest_harbor.graphs.steps.api import RunSettings
+from pytest_harbor.tasks.folder.templates import resolve
+from pytest_harbor.tasks.steps.model import DeployAgent, DeployEnv, RubricsVerifier
+from pytest_harbor.tasks.steps.preflight import Available, preflight
+from pytest_harbor.tasks.steps.step import Step
+from pytest_harbor.tasks.steps.task import StepTask
+
+SECRET_VARIABLES: Final = (*MODEL_VARIABLES[1:], "OPENAI_API_KEY")
+"""Variables of the runner whose values are masked wherever they turn up."""
+
+
+def secrets_of(task: StepTask, environ: Mapping[str, str]) -> list[str]:
+    """Every value that must not be shown: of ``${VAR}`` in steps, and keys of models."""
+    found = [environ[name] for name in SECRET_VARIABLES if name in environ]
+    for step in task.steps:
+        if isinstance(step, DeployAgent):
+            found += resolve(step.env_vars, step.id, environ).secrets
+    return found
+
+
+def needed_providers(
+    task: StepTask,
+    settings: RunSettings,
+    agents: Mapping[str, AgentSource] | None = None,
+) -> frozenset[str]:
+    """Names of the sandbox providers that a run of the task will use.
+
+    What cannot be found is left out: :func:`refuse` names it.
+    """
+    return frozenset(
+        provider for _, provider in _sandboxes(task, settings, agents or {})
+    )
+
+
+async def refuse(task: StepTask, parts: RunParts) -> None:
+    """Refuse a run that cannot work. Nothing has been started.
+
+    Raises:
+        TaskRefused: with one line for each reason.
+        SandboxUnavailable: a kind of sandbox that it needs is not there.
+    """
+    settings = parts.settings
+    available = Available(
+        agents=parts.agents.keys(),
+        default_agent=settings.default_agent,
+        judge_model=settings.models.judge or settings.models.default,
+        human_a2a_url=settings.human_a2a_url,
+    )
+    problems = [str(problem) for problem in preflight(task, available)]
+    problems += _missing_variables(task, parts.environ)
+    counts = Counter(
+        provider for _, provider in _sandboxes(task, settings, parts.agents)
+    )
+    for name, count in sorted(counts.items()):
+        if problem := await _provider_problem(name, count, parts):
+            problems.append(problem)
+    for step in task.steps:
+        problems += _step_problems(step, parts)
+    if problems:
+        raise TaskRefused("\n".join(dict.fromkeys(problems)))
+
+
+async def _provider_problem(name: str, count: int, parts: RunParts) -> str | None:
+    """Why ``count`` sandboxes of that provider cannot be had."""
+    if name not in parts.providers:
+        return f"no sandbox provider '{name}'"
+    capabilities = await parts.providers[name].probe()
+    if not capabilities.available:
+        raise SandboxUnavailable(capabilities.reason)
+    if count > 1 and not capabilities.concurrent:
+        return (
+            f"sandbox '{name}' ({capabilities.mode}) holds one sandbox at a time, and "
+            f"this task needs {count}; use another one"
+        )
+    return None
+
+
+def _step_problems(step: Step, parts: RunParts) -> list[str]:
+    try:
+        plan = _plan(step, parts)
+        if plan is not None and plan.provider in parts.providers:
+            parts.providers[plan.provider].check(plan.spec, ())
+    except (StepError, UnsupportedByProvider) as error:
+        return [f"step {step.id} ({step.type}): {error}"]
+    except (TaskLoadError, TaskRefused):
+        return []  # told by others
+    return []
+
+
+def _plan(step: Step, parts: RunParts) -> ServerPlan | None:
+    """The server that a step will start, as far as it is known by now."""
+    if isinstance(step, DeployEnv):
+        entry = find_env(step.env_id, step.env_version, parts.bundle)
+        return plan_env(step, entry, parts.settings)
+    if isinstance(step, DeployAgent):
+        agent_id = step.a2a_agent_id or parts.settings.default_agent
+        if agent_id is None:
+            return None
+        try:
+            source = find_agent(agent_id, parts.bundle, parts.agents)
+        except StepError:
+            return None  # told by others
+        if isinstance(source, ServerAgent):
+            return source.plan(launch_of(step, agent_id, parts.settings, {}))
+    return None
+
+
+def launch_of(
+    step: DeployAgent, agent_id: str, settings: RunSettings, env: Mapping[str, str]
+) -> AgentLaunch:
+    """The agent that a ``deploy_agent`` step wants. ``env`` has its templates resolved."""
+    from pytest_harbor.graphs.envs import limits_of
+
+    policy = step.network_policy
+    return AgentLaunch(
+        agent_id=agent_id,
+        name=step.agent_name,
+        version=step.a2a_agent_version,
+        env=env,
+        sandbox_type=step.sandbox_type or settings.agent_sandbox,
+        ttl_seconds=step.ttl_seconds,
+        limits=limits_of(step),
+        network_policy=None if policy is None else policy.model_dump(),
+    )
+
+
+def _missing_variables(task: StepTask, environ: Mapping[str, str]) -> Iterator[str]:
+    for step in task.steps:
+        if isinstance(step, DeployAgent):
+            for name, _ in resolve(step.env_vars, step.id, environ).missing:
+                yield (
+                    f"step {step.id} ({step.type}): env_vars needs the variable {name}, "
+                    "which is not set"
+                )
+
+
+def _sandboxes(
+    task: StepTask, settings: RunSettings, agents: Mapping[str, AgentSource]
+) -> Iterator[tuple[str, str]]:
+    """Each sandbox that the task needs: the step, and the provider."""
+    for step in task.steps:
+        try:
+            provider = _provider(step, task, settings, agents)
+        except HarborError:  # told by others
+            provider = None
+        if provider is not None:
+            yield step.id, provider
+
+
+def _provider(
+    step: Step,
+    task: StepTask,
+    settings: RunSettings,
+    agents: Mapping[str, AgentSource],
+) -> str | None:
+    match step:
+        case DeployEnv():
+            entry = find_env(step.env_id, step.env_version, task.bundle)
+            return plan_env(step, entry, settings).provider
+        case DeployAgent():
+            agent_id = step.a2a_agent_id
+            choice = step.sandbox_type or settings.agent_sandbox
+        case RubricsVerifier() if step.use_agent_judge and step.agent_name is None:
+            agent_id, choice = step.judge_a2a_agent_id, settings.agent_sandbox
+        case _:
+            return None
+    wanted = agent_id or settings.default_agent
+    if wanted is None:
+        return None
+    return find_agent(wanted, task.bundle, agents).provider(choice)
