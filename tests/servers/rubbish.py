@@ -13,6 +13,7 @@ import json
 import threading
 from collections.abc import Iterator
 
+BOMB = gzip.compress(b" " * 5_000_000)
 AGENT_CARD = {"name": "rogue", "url": "rpc", "protocolVersion": "0.3.0"}
 ENV_CARD = {"name": "rogue", "url": "rpc"}
 
@@ -92,8 +93,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self._say(b"", status=307, location=self.path)
 
     def zipped(self) -> None:
-        bomb = gzip.compress(b" " * 20_000_000)
-        self._say(bomb, content_encoding="gzip")
+        self._say(BOMB, content_encoding="gzip")
 
     def huge(self) -> None:
         self.send_response(200)
