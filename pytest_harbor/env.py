@@ -217,8 +217,8 @@ class Environment(Generic[StateT]):
         where = host or os.environ.get(HOST_VARIABLE) or DEFAULT_HOST
         wanted = os.environ.get(PORT_VARIABLE) or DEFAULT_PORT if port is None else port
         try:
-            listening = socket.create_server((where, int(wanted)), backlog=128)
-        except (OSError, ValueError, OverflowError) as error:
+            listening = socket.create_server((where, _port(wanted)), backlog=128)
+        except (OSError, ValueError) as error:
             sys.exit(
                 f"environment {self.name}: cannot listen on {where}:{wanted}: {error}"
             )
@@ -334,6 +334,13 @@ class Environment(Generic[StateT]):
 
     def _whole_state(self) -> Any:
         return self.state
+
+
+def _port(value: str | int) -> int:
+    port = int(value)
+    if not 0 <= port <= 65535:
+        raise ValueError("a port must be 0-65535")
+    return port
 
 
 async def _call(function: Callable[..., Any], *args: Any) -> Any:
