@@ -64,3 +64,12 @@ def docker_image(docker_problem: str | None) -> str:
     from docker_images import busybox_image
 
     return busybox_image()
+
+
+@pytest.fixture(scope="session")
+def redis_image(docker_problem: str | None) -> str:
+    """The small image with Redis in it, server and command."""
+    assert docker_problem is None
+    from docker_images import redis_image
+
+    return redis_image()

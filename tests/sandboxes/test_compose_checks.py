@@ -12,7 +12,7 @@ from pytest_harbor.sandboxes.docker.compose_cli import (
     ComposeFile,
     find_program,
 )
-from pytest_harbor.sandboxes.docker.compose_model import base_file
+from pytest_harbor.sandboxes.docker.compose_model import base_file, with_log_volumes
 
 
 def make_environment(parent):
@@ -42,7 +42,8 @@ def found(folder, text):
     async def read():
         return await compose.read(file, env_files=False)
 
-    return [*unreadable(path), *problems(anyio.run(read).model, folder)]
+    model = with_log_volumes(anyio.run(read).model)
+    return [*unreadable(path), *problems(model, folder)]
 
 
 REFUSED = {
@@ -158,6 +159,10 @@ services: {main: {volumes: ['data:/v']}}
     "a mount over the tests": (
         "services: {main: {volumes: ['./conf:/tests/data:ro']}}\n",
         "service 'main': volumes: /tests/data belongs to the runner",
+    ),
+    "a mount below the verifier's logs": (
+        "services: {main: {volumes: ['data:/logs/verifier/x']}}\nvolumes: {data: {}}\n",
+        "service 'main': volumes: /logs/verifier/x belongs to the runner",
     ),
 }
 

@@ -854,7 +854,6 @@ async def test_buildx_is_used_where_the_command_has_it(
             {"network": "allowlist", "allowed_hosts": ("pypi.org",)},
             "network_mode.*pypi",
         ),
-        ({"compose_file": Path("environment/docker-compose.yaml")}, "compose.yaml"),
         ({"image": None}, "docker_image"),
     ],
 )

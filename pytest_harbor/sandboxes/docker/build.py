@@ -108,7 +108,8 @@ async def build(
         DaemonError: the daemon is gone.
     """
     if recipe.source.inline is None and not recipe.source.path.is_file():
-        raise SandboxStartFailed(f"there is no {recipe.source.path}", is_final=True)
+        name = recipe.source.inner_name or recipe.source.path
+        raise SandboxStartFailed(f"{recipe.folder} has no {name}", is_final=True)
     log = BuildLog(recipe.folder)
 
     async def run() -> str:

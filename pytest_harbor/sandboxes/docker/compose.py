@@ -255,7 +255,8 @@ class Projects:
         )
         try:
             named = await self._compose.read(file, env_files=False)
-            _refuse(path, checks.problems(named.model, folder))
+            model = compose_model.with_log_volumes(named.model)
+            _refuse(path, checks.problems(model, folder))
             reading = await self._compose.read(file, env_files=True)
         except ComposeFailed as error:
             raise UnsupportedByProvider(
@@ -266,7 +267,7 @@ class Projects:
             for text in reading.warnings
             if (match := _UNSET.match(text))
         ]
-        return Reading(reading.model, tuple(warnings))
+        return Reading(compose_model.with_log_volumes(reading.model), tuple(warnings))
 
     async def _get_images(
         self, model: compose_model.Model, new: NewProject

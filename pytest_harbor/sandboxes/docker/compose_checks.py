@@ -150,9 +150,12 @@ def _main(service: Model) -> Iterator[str]:
     targets = [str(mount.get("target")) for mount in service.get("volumes") or ()]
     targets += [str(entry).partition(":")[0] for entry in service.get("tmpfs") or ()]
     for target in targets:
-        for folder in ("/tests", "/solution"):
-            if f"{target}/".startswith(f"{folder}/"):
-                yield f"volumes: {target} belongs to the runner; mount another folder"
+        if any(_overlap(target, folder) for folder in RUNNER_FOLDERS):
+            yield f"volumes: {target} belongs to the runner; mount another folder"
+
+
+def _overlap(one: str, other: str) -> bool:
+    return f"{one}/".startswith(f"{other}/") or f"{other}/".startswith(f"{one}/")
 
 
 def _deploy(service: Model) -> Model:

@@ -11,12 +11,12 @@ from __future__ import annotations
 import copy
 import json
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from pytest_harbor.sandboxes.api import EnvironmentSpec, Limits
-from pytest_harbor.sandboxes.docker.compose_checks import REPLACED, RUNNER_FOLDERS
+from pytest_harbor.sandboxes.docker.compose_checks import REPLACED
 from pytest_harbor.sandboxes.docker.create import CPUS, STORAGE
 from pytest_harbor.sandboxes.docker.images import Image
 from pytest_harbor.sandboxes.docker.scripts import KEEP_ALIVE, MARKER, SHELL
@@ -36,6 +36,7 @@ OTHER_LOGS: Final = ("pytest-harbor-verifier-logs", "pytest-harbor-agent-logs")
 """Volumes that stand for the log folders which Harbor mounts from the host."""
 
 _SLEEPERS: Final = ("sleep infinity", "sleep inf", "tail -f /dev/null")
+_LOG_FOLDERS: Final = ("/logs", "/logs/verifier", "/logs/agent")
 _LEGACY_LIMITS: Final = ("cpus", "mem_limit", "pids_limit")
 
 
@@ -135,7 +136,7 @@ def _service(
         service.pop(key, None)
     service["image"] = plan.images[name].name
     service["labels"] = {**(service.get("labels") or {}), **_escaped(plan.labels)}
-    service["volumes"] = _mounts(name, service, model)
+    service["volumes"] = [_read_only(mount) for mount in service["volumes"]]
     if service.get("networks") is not None and aliases:
         service["networks"] = {
             network: _with_aliases(attachment or {}, aliases)
@@ -157,8 +158,7 @@ def _make_main(service: Model, model: Mapping[str, Any], plan: ProjectPlan) -> N
     own = _own_command(service, image)
     for key in ("restart", "stop_signal", "stop_grace_period", "stdin_open", "tty"):
         service.pop(key, None)
-    if service.get("deploy"):
-        service["deploy"] = {**service["deploy"], "restart_policy": None}
+    (service.get("deploy") or {}).pop("restart_policy", None)
     service["init"] = True
     service["entrypoint"] = [SHELL]
     service["command"] = ["-c", KEEP_ALIVE.replace("$", "$$")]
@@ -204,23 +204,29 @@ def _is_waited_for(model: Mapping[str, Any]) -> bool:
     )
 
 
-def _mounts(
-    name: str, service: Mapping[str, Any], model: Mapping[str, Any]
-) -> list[Model]:
-    mounts = []
-    for mount in service.get("volumes") or ():
-        mount = _volume_for_logs(mount)  # noqa: PLW2901
-        if name == MAIN_SERVICE and _is_runners(str(mount.get("target", ""))):
-            continue  # what Harbor mounts there travels through the API
-        if mount.get("type") == "bind":
-            # Written to, it would be another task afterwards, for every later episode.
-            mount = {**mount, "read_only": True}  # noqa: PLW2901
-        mounts.append(mount)
-    if name == MAIN_SERVICE and _shares_artifacts(model):
-        mounts.append(
-            {"type": "volume", "source": SHARED_LOGS, "target": ARTIFACTS_FOLDER}
-        )
-    return mounts
+def with_log_volumes(model: Mapping[str, Any]) -> Model:
+    """``model`` without what Harbor mounts from the host for logs.
+
+    Those of ``main`` travel through the API. Where a sidecar writes into the
+    ``/logs/artifacts`` of ``main``, both share a volume.
+    """
+    result: Model = copy.deepcopy(dict(model))
+    services = result["services"]
+    for name, service in services.items():
+        mounts = [_volume_for_logs(mount) for mount in service.get("volumes") or ()]
+        if name == MAIN_SERVICE:
+            mounts = [mount for mount in mounts if not _is_for_logs(mount)]
+        service["volumes"] = mounts
+    main = services[MAIN_SERVICE]["volumes"]
+    has_own = any(mount.get("target") == ARTIFACTS_FOLDER for mount in main)
+    if not has_own and any(
+        mount.get("source") == SHARED_LOGS
+        for service in services.values()
+        for mount in service["volumes"]
+    ):
+        main.append(_shared(ARTIFACTS_FOLDER))
+        result.setdefault("volumes", {}).setdefault(SHARED_LOGS, {})
+    return result
 
 
 def _volume_for_logs(mount: Model) -> Model:
@@ -231,25 +237,26 @@ def _volume_for_logs(mount: Model) -> Model:
     name = str(mount.get("source", "")).rpartition("/")[2]
     if name not in (SHARED_LOGS, *OTHER_LOGS):
         return mount
-    return {"type": "volume", "source": name, "target": mount["target"]}
+    return {**_shared(mount["target"]), "source": name}
 
 
-def _is_runners(target: str) -> bool:
-    folders = (*RUNNER_FOLDERS, ARTIFACTS_FOLDER)
-    return any(f"{folder}/".startswith(f"{target.rstrip('/')}/") for folder in folders)
+def _shared(target: str) -> Model:
+    return {"type": "volume", "source": SHARED_LOGS, "target": target}
 
 
-def _shares_artifacts(model: Mapping[str, Any]) -> bool:
-    """True when a sidecar writes into the ``/logs/artifacts`` of ``main``."""
-    return any(
-        _volume_for_logs(mount).get("source") == SHARED_LOGS
-        for name, service in model["services"].items()
-        if name != MAIN_SERVICE
-        for mount in service.get("volumes") or ()
-    )
+def _is_for_logs(mount: Model) -> bool:
+    target = str(mount.get("target", "")).rstrip("/")
+    if target == ARTIFACTS_FOLDER:
+        return mount.get("type") == "bind" or mount.get("source") == SHARED_LOGS
+    return target in _LOG_FOLDERS
 
 
-def _used_volumes(services: Iterator[Model] | Any) -> Iterator[str]:
+def _read_only(mount: Model) -> Model:
+    """Written to, a task's file would be another task's for every later episode."""
+    return {**mount, "read_only": True} if mount.get("type") == "bind" else mount
+
+
+def _used_volumes(services: Iterable[Model]) -> Iterator[str]:
     for service in services:
         for mount in service.get("volumes") or ():
             if mount.get("type") == "volume" and mount.get("source"):

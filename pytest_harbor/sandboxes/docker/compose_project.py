@@ -12,10 +12,9 @@ from typing import Any, Final
 import docker
 
 from pytest_harbor.sandboxes.docker.client import NOT_FOUND, DaemonError, Engine
-from pytest_harbor.sandboxes.docker.sweep import remove_container
+from pytest_harbor.sandboxes.docker.sweep import PROJECT_LABEL, remove_container
 from pytest_harbor.tasks.folder.model import MAIN_SERVICE
 
-PROJECT_LABEL: Final = "com.docker.compose.project"
 SERVICE_LABEL: Final = "com.docker.compose.service"
 NUMBER_LABEL: Final = "com.docker.compose.container-number"
 

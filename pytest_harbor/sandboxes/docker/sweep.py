@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 import docker
 
@@ -20,6 +20,9 @@ OWNER_LABEL: Final = "pytest-harbor.owner"
 
 KEPT_SUFFIX: Final = "-kept"
 """Ends the name of a container that a person asked to keep; labels cannot change."""
+
+PROJECT_LABEL: Final = "com.docker.compose.project"
+"""Compose's own; a project is kept as a whole."""
 
 _REMOVAL_UNDER_WAY = 409
 
@@ -34,24 +37,43 @@ def sweep(client: docker.APIClient) -> Swept:
     filters = {"label": [OWNER_LABEL]}
     removed: list[str] = []
     kept: list[str] = []
-    for container in client.containers(all=True, filters=filters):
-        labels = container.get("Labels")
-        name = str((container["Names"] or [container["Id"]])[0]).lstrip("/")
+    containers = client.containers(all=True, filters=filters)
+    kept_projects = {
+        _project(item) for item in containers if _name(item).endswith(KEPT_SUFFIX)
+    } - {""}
+
+    def is_left(item: Mapping[str, Any]) -> bool:
+        return _project(item) not in kept_projects and _is_orphan(item.get("Labels"))
+
+    for container in containers:
+        name = _name(container)
         if name.endswith(KEPT_SUFFIX):
-            kept.append(f"container {name}: docker rm -f -v {name}")
-        elif _is_orphan(labels) and remove_container(client, container["Id"]):
-            removed.append(f"container {name}{_of_task(labels)}")
+            project = _project(container)
+            way = f"docker compose -p {project} down -t 0 -v"
+            kept.append(
+                f"container {name}: {way if project else f'docker rm -f -v {name}'}"
+            )
+        elif is_left(container) and remove_container(client, container["Id"]):
+            removed.append(f"container {name}{_of_task(container.get('Labels'))}")
     for network in client.networks(filters=filters):
-        if _is_orphan(network.get("Labels")):
+        if is_left(network):
             with contextlib.suppress(DaemonError), daemon_errors():
                 client.remove_network(network["Id"])
                 removed.append(f"network {network['Name']}")
     for volume in client.volumes(filters=filters)["Volumes"] or ():
-        if _is_orphan(volume.get("Labels")):
+        if is_left(volume):
             with contextlib.suppress(DaemonError), daemon_errors():
                 client.remove_volume(volume["Name"])
                 removed.append(f"volume {volume['Name']}")
     return Swept(tuple(removed), tuple(kept))
+
+
+def _name(container: Mapping[str, Any]) -> str:
+    return str((container["Names"] or [container["Id"]])[0]).lstrip("/")
+
+
+def _project(item: Mapping[str, Any]) -> str:
+    return str((item.get("Labels") or {}).get(PROJECT_LABEL, ""))
 
 
 def remove_container(client: docker.APIClient, container: str) -> bool:
