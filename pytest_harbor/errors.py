@@ -65,6 +65,8 @@ AGENT_AUTH_ERROR: Final = "agent_auth_error"
 AGENT_CONFIG_ERROR: Final = "agent_config_error"
 AGENT_RATE_LIMITED: Final = "agent_rate_limited"
 AGENT_REQUEST_FAILED: Final = "agent_request_failed"
+AGENT_TOKEN_LIMIT: Final = "agent_token_limit"  # noqa: S105 - no secret
+AGENT_TURN_LIMIT: Final = "agent_turn_limit"
 CANCELLED: Final = "cancelled"
 INTERNAL_ERROR: Final = "harbor:internal_error"
 

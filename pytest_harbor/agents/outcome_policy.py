@@ -19,6 +19,8 @@ from pytest_harbor.errors import (
     AGENT_RUN_ERROR,
     AGENT_SETUP_TIMEOUT,
     AGENT_TIMEOUT,
+    AGENT_TOKEN_LIMIT,
+    AGENT_TURN_LIMIT,
     SettingsError,
 )
 
@@ -57,8 +59,8 @@ _CLASS_OF_KIND: Final[Mapping[str, FailureClass]] = {
     AGENT_CONFIG_ERROR: "configuration",
     AGENT_RATE_LIMITED: "rate_limit",
     AGENT_REQUEST_FAILED: "transport",
-    "agent_token_limit": "limit",
-    "agent_turn_limit": "limit",
+    AGENT_TOKEN_LIMIT: "limit",
+    AGENT_TURN_LIMIT: "limit",
 }
 
 

@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from pytest_harbor.agents.command.declaration import AgentDeclaration
 
-MODULES: Final[Mapping[str, str]] = {}
+MODULES: Final[Mapping[str, str]] = {
+    "claude-code": "claude_code",
+    "opencode": "opencode",
+}
 """Agent to its module in this package, which has a ``DECLARATION``."""
 
 

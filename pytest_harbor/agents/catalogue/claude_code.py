@@ -1,0 +1,314 @@
+"""Claude Code, of Anthropic: a native program from the npm registry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from pytest_harbor.agents.api import AgentResult
+from pytest_harbor.agents.catalogue.events import (
+    Event,
+    as_arguments,
+    as_cost,
+    as_count,
+    as_list,
+    as_object,
+    as_text,
+    as_time,
+    at,
+    joined_text,
+    json_lines,
+    shown,
+)
+from pytest_harbor.agents.catalogue.installing import npm_script
+from pytest_harbor.agents.catalogue.requests import request_failure
+from pytest_harbor.agents.catalogue.steps import StepDraft, Steps, result_of
+from pytest_harbor.agents.command.declaration import AgentDeclaration, CommandRun
+from pytest_harbor.agents.command.mcp import json_writer
+from pytest_harbor.agents.trajectory import (
+    AgentInfo,
+    FinalMetrics,
+    Metrics,
+    Trajectory,
+    add_known,
+)
+from pytest_harbor.errors import AGENT_TURN_LIMIT, AgentError
+
+NAME: Final = "claude-code"
+
+INSTALL: Final = npm_script(
+    """
+suffix=
+[ "$libc" = glibc ] || suffix=-musl
+package=@anthropic-ai/claude-code-linux-$arch$suffix
+npm_unpack "$package" "$(npm_version "$package" "$AGENT_VERSION")" "$AGENT_PREFIX/package"
+mv "$AGENT_PREFIX/package/claude" "$AGENT_PREFIX/bin/claude"
+chmod 755 "$AGENT_PREFIX/bin/claude"
+rm -rf "$AGENT_PREFIX/package"
+"""
+)
+
+_HEADLESS: Final = (
+    "claude",
+    "--print",
+    "--verbose",
+    "--output-format=stream-json",
+    "--permission-mode=bypassPermissions",
+)
+
+
+def usage_metrics(
+    usage: object, *, cached_apart: bool, knows_output: bool = True
+) -> Metrics | None:
+    """The metrics of one answer.
+
+    ``cached_apart``: tokens of the cache are not among ``input_tokens``, as Anthropic counts.
+    """
+    given = as_count(at(usage, "input_tokens"))
+    if given is None:
+        return None
+    cached = as_count(at(usage, "cache_read_input_tokens"))
+    written = as_count(at(usage, "cache_creation_input_tokens"))
+    prompt = given + (cached or 0) + (written or 0) if cached_apart else given
+    output = as_count(at(usage, "output_tokens")) if knows_output else None
+    if not prompt and not output:
+        return None
+    return Metrics(
+        prompt_tokens=prompt,
+        completion_tokens=output,
+        cached_tokens=cached,
+        extra={"cache_creation_input_tokens": written} if written else None,
+    )
+
+
+@dataclass
+class StreamReader:
+    """Reads ``stream-json``, which Qwen Code prints in the same shape.
+
+    ``usage_of`` are the true metrics of answers by the message's id, from elsewhere: Claude
+    Code prints an answer before it knows how long it gets.
+    """
+
+    cached_apart: bool
+    usage_of: Mapping[str, Metrics] | None = None
+    steps: Steps = field(default_factory=Steps)
+    inner: dict[str, Steps] = field(default_factory=dict)
+    """Steps of called agents, by the tool call that called them."""
+    session: str | None = None
+    model: str | None = None
+    end: Event = field(default_factory=dict)
+    """The ``result`` event."""
+    retry: Event = field(default_factory=dict)
+    """The last ``api_retry`` event that no answer followed."""
+    _answers: dict[str, StepDraft] = field(default_factory=dict)
+
+    def read(self, events: Iterable[Event]) -> StreamReader:
+        """Read a log."""
+        for event in events:
+            kind = event.get("type")
+            parent = as_text(event.get("parent_tool_use_id"))
+            steps = self.inner.setdefault(parent, Steps()) if parent else self.steps
+            if kind == "assistant":
+                self.retry = {}
+                self._answer(steps, as_object(event.get("message")))
+            elif kind == "user":
+                self._user(steps, event, is_inner=bool(parent))
+            elif kind == "result":
+                self.end = event
+            elif kind == "system" and event.get("subtype") == "init":
+                self.session = as_text(event.get("session_id")) or self.session
+                self.model = as_text(event.get("model")) or self.model
+            elif kind == "system" and event.get("subtype") == "api_retry":
+                self.retry = event
+        return self
+
+    def _answer(self, steps: Steps, message: Event) -> None:
+        if message.get("model") == "<synthetic>":  # the CLI's own words about an error
+            return
+        identity = as_text(message.get("id"))
+        draft = self._answers.get(identity)
+        if draft is None:
+            draft = steps.agent(metrics=self._metrics(identity, message.get("usage")))
+            model = as_text(message.get("model"))
+            draft.model = model if model and model != self.model else None
+            if identity:
+                self._answers[identity] = draft
+        for part in as_list(message.get("content")):
+            kind = at(part, "type")
+            if kind == "text":
+                draft.say(as_text(at(part, "text")))
+            elif kind == "thinking":
+                draft.think(as_text(at(part, "thinking")))
+            elif kind == "tool_use":
+                draft.call(
+                    as_text(at(part, "id")),
+                    as_text(at(part, "name")),
+                    as_arguments(at(part, "input")),
+                )
+
+    def _metrics(self, identity: str, usage: object) -> Metrics | None:
+        if self.usage_of is not None and identity in self.usage_of:
+            return self.usage_of[identity]
+        return usage_metrics(
+            usage,
+            cached_apart=self.cached_apart,
+            knows_output=self.usage_of is None,
+        )
+
+    def _user(self, steps: Steps, event: Event, *, is_inner: bool) -> None:
+        content = at(event, "message", "content")
+        time = as_time(event.get("timestamp"))
+        texts = []
+        for part in as_list(content):
+            if at(part, "type") == "tool_result":
+                call = as_text(at(part, "tool_use_id"))
+                said = at(part, "content")
+                text = joined_text(said) or ("" if said == [] else shown(said))
+                failed = {"is_error": True} if at(part, "is_error") is True else None
+                inner = call if call in self.inner else None
+                steps.result(call, text, extra=failed, subagent=inner)
+            elif at(part, "type") == "text":
+                texts.append(as_text(at(part, "text")))
+        text = content if isinstance(content, str) else "\n".join(texts)
+        if text and is_inner:
+            steps.user(text, time)
+
+    def final_metrics(self) -> FinalMetrics | None:
+        """What the ``result`` event says of the whole run, called agents included."""
+        models = [
+            as_object(used) for used in as_object(self.end.get("modelUsage")).values()
+        ]
+        if models:
+            given, cached, written, output = (
+                add_known(as_count(used.get(name)) for used in models)
+                for name in (
+                    "inputTokens",
+                    "cacheReadInputTokens",
+                    "cacheCreationInputTokens",
+                    "outputTokens",
+                )
+            )
+        else:
+            usage = as_object(self.end.get("usage"))
+            given, cached, written, output = (
+                as_count(usage.get(name))
+                for name in (
+                    "input_tokens",
+                    "cache_read_input_tokens",
+                    "cache_creation_input_tokens",
+                    "output_tokens",
+                )
+            )
+        if given is None and output is None:
+            return None
+        apart = (cached or 0) + (written or 0) if self.cached_apart else 0
+        return FinalMetrics(
+            total_prompt_tokens=(given or 0) + apart,
+            total_completion_tokens=output,
+            total_cached_tokens=cached,
+            total_cost_usd=as_cost(self.end.get("total_cost_usd")),
+        )
+
+    def result(self, run: CommandRun, name: str) -> AgentResult:
+        """What the run gave."""
+        is_error = self.end.get("is_error") is True
+        told = as_text(self.end.get("result"))
+        info = AgentInfo(
+            name=name, version=run.version or "unknown", model_name=self.model
+        )
+        subagents = [
+            Trajectory(
+                trajectory_id=call, session_id=self.session, agent=info, steps=found
+            )
+            for call, steps in self.inner.items()
+            if (found := steps.finish())
+        ]
+        kept = {inner.trajectory_id for inner in subagents}
+        for draft in self.steps.drafts:
+            draft.results = [
+                result
+                if result.subagent_trajectory_ref is None
+                or result.subagent_trajectory_ref[0].trajectory_id in kept
+                else result.model_copy(update={"subagent_trajectory_ref": None})
+                for result in draft.results
+            ]
+        return result_of(
+            run,
+            name,
+            self.steps,
+            text=None if is_error else told or None,
+            session=self.session,
+            model=self.model,
+            final=self.final_metrics(),
+            subagents=subagents,
+        )
+
+
+def _usage_by_message(files: Mapping[str, str]) -> dict[str, Metrics]:
+    """The metrics of answers as the session's own file has them, written when they are whole."""
+    found: dict[str, Metrics] = {}
+    for content in files.values():
+        for event in json_lines(content):
+            identity = as_text(at(event, "message", "id"))
+            metrics = usage_metrics(at(event, "message", "usage"), cached_apart=True)
+            if identity and metrics is not None:
+                found[identity] = metrics
+    return found
+
+
+def read(run: CommandRun) -> AgentResult:
+    """The trajectory of a run with ``--output-format=stream-json``."""
+    reader = StreamReader(cached_apart=True, usage_of=_usage_by_message(run.files))
+    return reader.read(json_lines(run.output)).result(run, NAME)
+
+
+def failure(run: CommandRun) -> AgentError | None:
+    """What the ``result`` event says went wrong; without one, the last retry."""
+    reader = StreamReader(cached_apart=True).read(json_lines(run.output))
+    end = reader.end
+    if end.get("subtype") == "error_max_turns":
+        return AgentError("it used up its turns", AGENT_TURN_LIMIT)
+    if end.get("is_error") is True:
+        message = as_text(end.get("result")) or shown(end.get("errors"))
+        status = as_count(end.get("api_error_status"))
+        if status is None and "ECONN" in message:
+            status = 503  # nobody answered
+        if status is None and "/login" in message:
+            status = 401
+        return request_failure(message, status)
+    if run.exit_code and reader.retry:
+        status = as_count(reader.retry.get("error_status"))
+        return request_failure(shown(reader.retry.get("error")), status)
+    return None
+
+
+DECLARATION: Final = AgentDeclaration(
+    name=NAME,
+    description="Claude Code, of Anthropic",
+    version="2.1.332",
+    install=INSTALL,
+    probe=("claude", "--version"),
+    command=(*_HEADLESS, "--session-id={session}", "{model_flag}", "{mcp_flag}"),
+    continue_command=(*_HEADLESS, "--resume={session}", "{model_flag}", "{mcp_flag}"),
+    instruction="stdin",
+    model_flag=("--model={model_name}",),
+    required_env=(
+        ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN"),
+    ),
+    env={
+        "ANTHROPIC_BASE_URL": "${ANTHROPIC_BASE_URL:-}",
+        "ANTHROPIC_CUSTOM_HEADERS": "${ANTHROPIC_CUSTOM_HEADERS:-}",
+        "CLAUDE_CODE_MAX_RETRIES": "${CLAUDE_CODE_MAX_RETRIES:-}",
+        "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+        "DISABLE_AUTOUPDATER": "1",
+        # Root may skip permissions where it says that it is in a sandbox.
+        "IS_SANDBOX": "1",
+    },
+    mcp_config=json_writer("~/.claude/harbor-mcp.json"),
+    mcp_flag=("--mcp-config={mcp_config}", "--strict-mcp-config"),
+    skills="~/.claude/skills",
+    trajectory=read,
+    trajectory_files=("~/.claude/projects/*/{session}.jsonl",),
+    failure=failure,
+)
