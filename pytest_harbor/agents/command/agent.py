@@ -41,6 +41,7 @@ shift
 command -v "$1" >/dev/null 2>&1 || {{ echo "{NOT_FOUND_TEXT} $1" >&2; exit 127; }}
 exec "$@"
 """
+# It comes from the output, and goes into a command and into patterns of files.
 _SESSION_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,199}")
 T = TypeVar("T")
 
@@ -51,8 +52,9 @@ class _Session:
 
     home: str
     version: str | None
-    name: str | None = field(default_factory=lambda: str(uuid.uuid4()))
-    """``None``: the CLI names its sessions itself, and has not yet."""
+    name: str = field(default_factory=lambda: str(uuid.uuid4()))
+    is_named: bool = True
+    """False: the CLI names its sessions itself, and has not yet."""
     placed: tuple[str, ...] = ()
     """Files that go when the session closes."""
     mcp_config: str | None = None
@@ -113,10 +115,10 @@ class CommandAgent:
         async with self._instruction(turn) as path:
             result = await self._exec(turn, session, path)
         run = await self._look(turn, session, result)
-        if session.name is None and self.declaration.session is not None:
-            session.name = _usable_name(
-                self._ask(self.declaration.session, run, "session", warnings)
-            )
+        if self.declaration.session is not None and not session.is_named:
+            name = self._ask(self.declaration.session, run, "session", warnings)
+            if name is not None and _SESSION_NAME.fullmatch(name):
+                session.name, session.is_named = name, True
         done = self._read(run, warnings)
         if done.trajectory is not None:
             session.trajectories.append(done.trajectory)
@@ -140,7 +142,7 @@ class CommandAgent:
     async def _session(self, turn: AgentTurn, warnings: list[str]) -> _Session:
         if turn.continues:
             session = self._sessions.get(turn.sandbox)
-            if session is None or session.name is None:
+            if session is None or not session.is_named:
                 raise AgentError(
                     f"{self.name} cannot go on: the turn before named no session",
                     AGENT_RUN_ERROR,
@@ -156,9 +158,8 @@ class CommandAgent:
         version = declared.version
         if declared.install is not None:
             version = await placing.installed_version(turn.sandbox, declared) or version
-        session = _Session(home=home, version=version)
-        if declared.session is not None:
-            session.name = None
+        is_named = declared.session is None
+        session = _Session(home=home, version=version, is_named=is_named)
         if turn.mcp_servers and declared.mcp_config is not None:
             files = placing.mcp_files(
                 declared.mcp_config, turn.mcp_servers, self.name, warnings
@@ -255,7 +256,7 @@ class CommandAgent:
             files=await placing.read_files(turn.sandbox, patterns),
             model=self.model,
             version=session.version,
-            session=session.name or "",
+            session=session.name,
             index=turn.index,
             earlier=tuple(session.trajectories),
         )
@@ -343,8 +344,3 @@ def _encoded(turn: AgentTurn) -> bytes:
 
 def _text(path: Path) -> str:
     return path.read_bytes().decode(errors="replace") if path.exists() else ""
-
-
-def _usable_name(name: str | None) -> str | None:
-    """A session's name from a command's output, if it can be part of a command."""
-    return name if name is not None and _SESSION_NAME.fullmatch(name) else None

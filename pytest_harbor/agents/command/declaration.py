@@ -140,7 +140,7 @@ class AgentDeclaration:
     continue_command: tuple[str, ...] | None = None
     """Continues the session of the turn before; ``None``: this CLI cannot."""
     session: SessionFinder | None = None
-    """``None``: ``{session}`` is a UUID of ours."""
+    """``None``: ``{session}`` stays the UUID of ours that the first turn gets."""
     model_flag: tuple[str, ...] = ()
     """Part of the command when a model is asked for."""
     env: Mapping[str, str] = field(default_factory=dict)
