@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -49,9 +50,16 @@ def _docker_gate(request: pytest.FixtureRequest) -> None:
         pytest.skip(problem)
 
 
+@pytest.fixture(scope="session")
+def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where tests keep what is installed once: not among the person's own."""
+    return tmp_path_factory.mktemp("cache")
+
+
 @pytest.fixture(autouse=True)
-def _clean_environ(monkeypatch: pytest.MonkeyPatch) -> None:
+def _clean_environ(monkeypatch: pytest.MonkeyPatch, cache_folder: Path) -> None:
     """Nothing of the person's shell may change what a test sees."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache_folder))
     for name in list(os.environ):
         if name.startswith(LEAKY_PREFIXES) and name != "DOCKER_HOST":
             monkeypatch.delenv(name)

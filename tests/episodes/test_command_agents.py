@@ -20,7 +20,6 @@ from pytest_harbor.agents.command.agent import CommandAgent
 from pytest_harbor.agents.command.mcp import json_writer
 from pytest_harbor.errors import AgentError
 from pytest_harbor.sandboxes.docker.provider import DockerProvider
-from pytest_harbor.sandboxes.local.provider import LocalProvider
 from task_folders import write_steps_task, write_task
 
 IN_DOCKER = pytest.param("docker", marks=[pytest.mark.docker, pytest.mark.slow])
@@ -31,25 +30,8 @@ WRITER = json_writer("~/.chatty/servers.json")
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory):
-    """Installations of these tests alone, each made once for all of them."""
-    return tmp_path_factory.mktemp("cache")
-
-
-@pytest.fixture(scope="module")
 def docker(portal):
     provider = DockerProvider()
-    yield provider
-    portal.call(provider.aclose)
-
-
-@pytest.fixture(scope="module")
-def local(portal, cache):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(cache))
-        provider = LocalProvider()
-    if not (found := portal.call(provider.probe)).available:
-        pytest.skip(found.reason)
     yield provider
     portal.call(provider.aclose)
 

@@ -22,6 +22,7 @@ share one sandbox and leave it usable; those that break theirs start their own.
 from __future__ import annotations
 
 import os
+import secrets
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
@@ -33,13 +34,20 @@ import anyio
 import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from pytest_harbor.errors import SandboxError, SandboxLost, TransferFailed
+from pytest_harbor.errors import (
+    InstallFailed,
+    SandboxError,
+    SandboxLost,
+    TransferFailed,
+)
 from pytest_harbor.sandboxes.api import (
+    INSTALLED_VERSION,
     MAX_CAPTURED_BYTES,
     VERIFIER_TOOLS,
     Download,
     Downloaded,
     EnvironmentSpec,
+    InstallScript,
     Provider,
     Sandbox,
     TransferLimits,
@@ -48,6 +56,10 @@ from pytest_harbor.sandboxes.api import (
 
 PATIENCE_SECONDS = 60.0
 """No case may take longer, whatever the sandbox does."""
+
+
+INSTALL_NAME = f"conformance-{os.getpid()}"
+"""By this name a provider's tests find, and remove, what the cases had installed."""
 
 
 class NotHere(Exception):
@@ -862,6 +874,87 @@ async def stop_ends_running_commands(t: Context) -> None:
 @own
 async def entering_is_explained(t: Context) -> None:
     assert len(t.sandbox.how_to_enter()) > 10
+
+
+# Installed software
+
+
+def _install(*lines: str, **fields: Any) -> InstallScript:
+    """A script like no other, that makes ``tool``."""
+    tool = "printf '#!/bin/sh\\necho works\\n' >$AGENT_PREFIX/bin/tool"
+    script = "\n".join(
+        [f"# {secrets.token_hex(8)}", "set -e", "umask 077", tool, *lines]
+    )
+    script += "\nchmod 700 $AGENT_PREFIX/bin/tool"
+    return InstallScript(INSTALL_NAME, script, **fields)
+
+
+@own
+async def an_installation_is_made_once_and_for_every_user(t: Context) -> None:
+    install = _install(
+        "cat /proc/sys/kernel/random/uuid >$AGENT_PREFIX/made",
+        'echo "$AGENT_VERSION" >$AGENT_PREFIX/wanted',
+        probe=("tool", "--version"),
+        env={"AGENT_VERSION": "1.2"},
+    )
+    tool = f"{install.prefix}/bin/tool"
+    made = set()
+    for _ in range(2):
+        sandbox = await t.start(install=install)
+        assert (
+            await sandbox.read_text(f"{install.prefix}/{INSTALLED_VERSION}")
+            == "works\n"
+        )
+        assert await sandbox.read_text(f"{install.prefix}/wanted") == "1.2\n"
+        made.add(await sandbox.read_text(f"{install.prefix}/made"))
+        for user in filter(None, (None, t.bench.other_user)):
+            assert (await sandbox.exec([tool], user=user)).stdout == "works\n"
+    assert len(made) == 1
+    assert not (await t.sandbox.exec([tool])).ok  # nobody else has it
+
+
+@own
+async def an_install_script_has_network_and_nothing_of_the_task(t: Context) -> None:
+    install = _install(
+        "cp /proc/net/dev $AGENT_PREFIX/net",
+        "env >$AGENT_PREFIX/env",
+        "pwd >$AGENT_PREFIX/pwd",
+    )
+    sandbox = await t.start(install=install, env={"TASK_KEY": "of the task"})
+    assert await sandbox.read_text(f"{install.prefix}/pwd") == "/\n"
+    env = await sandbox.read_text(f"{install.prefix}/env")
+    assert "of the task" not in env
+    assert f"AGENT_PREFIX={install.prefix}" in env.splitlines()
+    lines = f"grep -c : {install.prefix}/net; grep -c : /proc/net/dev"
+    outside, inside = (await sandbox.exec(lines)).stdout.split()
+    assert int(outside) > int(inside) == 1  # the sandbox itself has a loopback alone
+
+
+@own
+async def an_install_script_that_fails_shows_its_last_lines(t: Context) -> None:
+    install = _install("seq 100; echo oops >&2; exit 7")
+    for _ in range(3):
+        with pytest.raises(InstallFailed) as caught:
+            await t.start(install=install)
+        first, *lines = str(caught.value).splitlines()
+        assert "its install script ended with exit code 7" in first
+        assert lines == [*map(str, range(72, 101)), "oops"]
+
+
+@own
+async def an_install_script_ends_with_its_time(t: Context) -> None:
+    install = _install("echo begun; sleep 3900", timeout_seconds=1)
+    start = time.monotonic()
+    with pytest.raises(InstallFailed, match=r"(?s)ran out of its 1 s.*begun"):
+        await t.start(install=install)
+    assert time.monotonic() - start < 30
+
+
+@own
+async def a_probe_that_fails_fails_the_installation(t: Context) -> None:
+    install = _install(probe=("tool-of-another-name", "--version"))
+    with pytest.raises(InstallFailed, match="`tool-of-another-name --version` ended"):
+        await t.start(install=install)
 
 
 # What an agent may do to its sandbox

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import docker
 import pytest
 
 from pytest_harbor.sandboxes.api import EnvironmentSpec
+from pytest_harbor.sandboxes.docker.install import AGENT_LABEL
 from pytest_harbor.sandboxes.docker.provider import DockerProvider
-from sandboxes.conformance import CASES, Bench, case_id
+from sandboxes.conformance import CASES, INSTALL_NAME, Bench, case_id
 
 pytestmark = pytest.mark.docker
 
@@ -16,6 +18,11 @@ def bench(docker_image):
     spec = EnvironmentSpec(image=docker_image, network="no-network")
     with Bench(DockerProvider(), spec, other_user="agent") as bench:
         yield bench
+    client = docker.from_env()
+    label = f"{AGENT_LABEL}={INSTALL_NAME}"
+    for image in client.images.list(filters={"label": label}):
+        client.images.remove(image.id, force=True)
+    client.close()
 
 
 @pytest.mark.parametrize("case", CASES, ids=case_id)

@@ -89,7 +89,7 @@ def test_contract(python, folder):
 import sys, tempfile
 from sandboxes import conformance as c
 chosen = ("user", "upload", "download_of_a_f", "planted_link", "background", "odd",
-          "double_fork", "spawned", "no_network", "tools_at", "kills_everything", "stop")
+          "double_fork", "spawned", "install", "no_network", "tools_at", "kills_everything", "stop")
 failed, skipped, passed = [], [], 0
 with c.Bench(LocalProvider(), EnvironmentSpec(network="no-network")) as bench:
     found = bench.portal.call(bench.provider.probe)

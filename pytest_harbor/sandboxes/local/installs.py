@@ -32,8 +32,12 @@ class LocalInstalls:
     """A folder per installation, which sandboxes see read-only at its prefix."""
 
     def __init__(self, folder: Path | None = None) -> None:
-        self._folder = folder or cache_folder()
+        self._given = folder
         self._installs = Installs()
+
+    @property
+    def _folder(self) -> Path:
+        return self._given or cache_folder()
 
     async def ready(
         self,
