@@ -13,7 +13,7 @@ import docker
 from docker.errors import ImageNotFound
 
 BUSYBOX_TAG = "pytest-harbor-test/busybox:1"
-REDIS_TAG = "pytest-harbor-test/redis:1"
+REDIS_TAG = "pytest-harbor-test/redis:2"
 
 DOCKERFILE = """\
 FROM scratch
@@ -75,9 +75,7 @@ def redis_image() -> str:
 def _build_redis(client: docker.DockerClient) -> None:
     context = io.BytesIO()
     with tarfile.open(fileobj=context, mode="w", dereference=True) as tar:
-        text = (
-            f"FROM {BUSYBOX_TAG}\nCOPY root /\nCMD redis-server --protected-mode no\n"
-        )
+        text = f"FROM {BUSYBOX_TAG}\nCOPY root /\nRUN mkdir /data\nCMD redis-server --protected-mode no\n"
         info = tarfile.TarInfo("Dockerfile")
         info.size = len(text)
         tar.addfile(info, io.BytesIO(text.encode()))

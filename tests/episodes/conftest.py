@@ -13,6 +13,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from episode_runs import run_folder
 from pytest_harbor.episodes.result import EpisodeResult
+from pytest_harbor.sandboxes.api import Provider
 from pytest_harbor.sandboxes.local.provider import LocalProvider
 from scripted_sandbox import ScriptedProvider
 
@@ -63,3 +64,30 @@ def run_local(
         return portal.call(partial(run_folder, local, folder, agent, **options))
 
     return run_it
+
+
+@pytest.fixture(scope="module")
+def docker(portal: BlockingPortal, docker_problem: str | None) -> Iterator[Provider]:
+    if docker_problem:
+        pytest.skip(docker_problem)
+    from pytest_harbor.sandboxes.docker.provider import DockerProvider
+
+    provider = DockerProvider()
+    yield provider
+    portal.call(provider.aclose)
+
+
+@pytest.fixture
+def run_docker(portal: BlockingPortal, docker: Provider, tmp_path: Path) -> RunEpisode:
+    """Run one episode of a task folder in real containers."""
+
+    def run_it(folder: Path, agent: Any = "oracle", **options: Any) -> EpisodeResult:
+        options.setdefault("logs", tmp_path / "logs")
+        return portal.call(partial(run_folder, docker, folder, agent, **options))
+
+    return run_it
+
+
+@pytest.fixture
+def toml(docker_image: str) -> str:
+    return f'[environment]\ndocker_image = "{docker_image}"\nworkdir = "/app"\n'

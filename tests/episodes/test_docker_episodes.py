@@ -3,40 +3,14 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 
 import docker as docker_sdk
 import pytest
 from step_agents import PerStep
 
-from episode_runs import run_folder
-from pytest_harbor.sandboxes.docker.provider import DockerProvider
 from task_folders import write_steps_task, write_task
 
 pytestmark = pytest.mark.docker
-
-
-@pytest.fixture(scope="module")
-def docker(portal, docker_problem):
-    if docker_problem:
-        pytest.skip(docker_problem)
-    provider = DockerProvider()
-    yield provider
-    portal.call(provider.aclose)
-
-
-@pytest.fixture
-def run_docker(portal, docker, tmp_path):
-    def run_it(folder, agent="oracle", **options):
-        options.setdefault("logs", tmp_path / "logs")
-        return portal.call(partial(run_folder, docker, folder, agent, **options))
-
-    return run_it
-
-
-@pytest.fixture
-def toml(docker_image):
-    return f'[environment]\ndocker_image = "{docker_image}"\nworkdir = "/app"\n'
 
 
 class Shell:

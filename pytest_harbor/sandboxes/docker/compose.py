@@ -163,22 +163,22 @@ class Projects:
             except ComposeFailed as error:
                 key = refused_limit(error.text)
                 if key is None or key in refused:
-                    raise await self._failure(new, error.text) from error
+                    culprit = await self._culprit(new)
+                    raise _failed(new, culprit or error.text) from error
                 refused[key] = error.text
                 if key == STORAGE:
                     self._refused_limits[key] = error.text
             except TimeoutError as error:
-                text = f"not up within {limit:g} s"
-                raise await self._failure(new, text) from error
+                text = f"not up within {limit:g} s: {await self._culprit(new)}"
+                raise _failed(new, text) from error
             else:
                 return tuple(f"{key} (docker: {text})" for key, text in refused.items())
 
-    async def _failure(self, new: NewProject, text: str) -> SandboxStartFailed:
-        culprit = await self._engine.call(
+    async def _culprit(self, new: NewProject) -> str:
+        """The service that keeps the project from being up, and what it said last."""
+        return await self._engine.call(
             lambda client: compose_project.why_not_up(client, new.name)
         )
-        what = "\n".join(part for part in (culprit, text) if part)
-        return SandboxStartFailed(f"{new.spec.compose_file}: {what}")
 
     def _sandbox(
         self,
@@ -366,6 +366,10 @@ def _key(spec: EnvironmentSpec) -> object:
         tuple(spec.env.items()),
         tuple(spec.variables.items()),
     )
+
+
+def _failed(new: NewProject, text: str) -> SandboxStartFailed:
+    return SandboxStartFailed(f"{new.spec.compose_file}: {text}")
 
 
 def _refuse(path: Path, problems: list[str]) -> None:
