@@ -14,9 +14,11 @@ from pytest_harbor.graphs.servers import Listening, PythonNeed, ServerPlan
 from pytest_harbor.sandboxes.api import EnvironmentSpec, Limits
 from pytest_harbor.sandboxes.choose import LOCAL, provider_name
 from pytest_harbor.tasks.steps.entries import LOCAL_VERSION, AgentEntry, EnvEntry
+from pytest_harbor.tasks.steps.model import DeployAgent, DeployEnv
 
 if TYPE_CHECKING:
     from pytest_harbor.graphs.deployments import Starter
+    from pytest_harbor.graphs.steps.api import RunSettings
     from pytest_harbor.tasks.steps.bundle import Bundle
 
 AGENT_LISTENING: Final = Listening("A2A_PORT", "A2A_HOST", 8000)
@@ -105,6 +107,36 @@ def find_agent(
     raise StepError(
         f"no agent '{agent_id}', neither in the bundle nor registered"
         + (f" (did you mean '{hint}'?)" if hint else "")
+    )
+
+
+def launch_of(
+    step: DeployAgent, agent_id: str, settings: RunSettings, env: Mapping[str, str]
+) -> AgentLaunch:
+    """The agent that a ``deploy_agent`` step wants. ``env`` has its templates resolved."""
+    policy = step.network_policy
+    return AgentLaunch(
+        agent_id=agent_id,
+        name=step.agent_name,
+        version=step.a2a_agent_version,
+        env=env,
+        sandbox_type=step.sandbox_type or settings.agent_sandbox,
+        ttl_seconds=step.ttl_seconds,
+        limits=limits_of(step),
+        network_policy=None if policy is None else policy.model_dump(),
+    )
+
+
+def limits_of(step: DeployEnv | DeployAgent) -> Limits:
+    """The resources that a step asks for.
+
+    The format's default of 10 GB of disk is no wish: few Docker daemons could grant it.
+    """
+    wants_disk = "disk_size_gb" in step.raw
+    return Limits(
+        cpus=None if step.cpu is None else float(step.cpu),
+        memory_mib=step.memory_mb,
+        storage_mib=int(step.disk_size_gb * 1024) if wants_disk else None,
     )
 
 

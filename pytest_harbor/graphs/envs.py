@@ -6,13 +6,18 @@ import posixpath
 from typing import Final
 
 from pytest_harbor.errors import ProtocolError, StepError
-from pytest_harbor.graphs.agents import command_of, provider_of, python_of, spec_of
+from pytest_harbor.graphs.agents import (
+    command_of,
+    limits_of,
+    provider_of,
+    python_of,
+    spec_of,
+)
 from pytest_harbor.graphs.servers import Listening, ServerPlan
 from pytest_harbor.graphs.steps.api import RunSettings
-from pytest_harbor.sandboxes.api import Limits
 from pytest_harbor.tasks.steps.bundle import Bundle
 from pytest_harbor.tasks.steps.entries import LOCAL_VERSION, EnvEntry
-from pytest_harbor.tasks.steps.model import DeployAgent, DeployEnv
+from pytest_harbor.tasks.steps.model import DeployEnv
 
 ENV_LISTENING: Final = Listening("MCP_PORT", "MCP_HOST", 18765)
 MCP_PATH: Final = "/mcp"
@@ -63,19 +68,6 @@ def plan_env(step: DeployEnv, entry: EnvEntry, settings: RunSettings) -> ServerP
         ready_seconds=settings.env_ready_seconds,
         ttl_seconds=step.ttl_seconds,
         hint=f"add a CMD to {entry.dockerfile or entry.image}",
-    )
-
-
-def limits_of(step: DeployEnv | DeployAgent) -> Limits:
-    """The resources that a step asks for.
-
-    The format's default of 10 GB of disk is no wish: few Docker daemons could grant it.
-    """
-    wants_disk = "disk_size_gb" in step.raw
-    return Limits(
-        cpus=None if step.cpu is None else float(step.cpu),
-        memory_mib=step.memory_mb,
-        storage_mib=int(step.disk_size_gb * 1024) if wants_disk else None,
     )
 
 

@@ -24,6 +24,8 @@ class Instance(ABC):
     """Its base URL as this process reaches it; empty without a server."""
     created_at_utc: str
     expires_at_utc: str
+    is_stopped: bool = False
+    """True once :meth:`stop`, or its lifetime, has ended its sandbox, too."""
 
     @property
     @abstractmethod

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import secrets
 import time
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager
@@ -15,7 +16,7 @@ from typing import Final
 import anyio
 
 from pytest_harbor.errors import HarborError
-from pytest_harbor.graphs.agents import AgentSource, find_agent
+from pytest_harbor.graphs.agents import MODEL_VARIABLES, AgentSource, find_agent
 from pytest_harbor.graphs.context import (
     Change,
     Journal,
@@ -58,6 +59,12 @@ class RunParts:
     agents: Mapping[str, AgentSource] = field(default_factory=dict)
     step_types: Mapping[str, StepType] = field(default_factory=dict)
     masker: Masker = field(default_factory=lambda: Masker(()))
+    is_exposed: bool = True
+    """Whether servers must be reached from containers; if not, only from this host."""
+    data_token: str = field(
+        default_factory=lambda: secrets.token_urlsafe(24), repr=False
+    )
+    """Opens the data planes of the run's envs, to the engine and not to agents."""
 
 
 class OpenRun:
@@ -183,6 +190,7 @@ class _StepRun(StepRun):
         self.store = parts.store
         self.masker = parts.masker
         self.environ = parts.environ
+        self.data_token = parts.data_token
         self.logs = parts.logs / "steps" / step_folder(step)
         self._run = run
         self._starter = Starter(run.deployments, step.id)
@@ -204,8 +212,12 @@ class _StepRun(StepRun):
 
     async def start_agent(self, launch: AgentLaunch) -> Instance:
         source = find_agent(launch.agent_id, self.bundle, self._run.parts.agents)
-        if launch.sandbox_type is None:
-            launch = replace(launch, sandbox_type=self.settings.agent_sandbox)
+        own = {key: self.environ[key] for key in MODEL_VARIABLES if key in self.environ}
+        launch = replace(
+            launch,
+            sandbox_type=launch.sandbox_type or self.settings.agent_sandbox,
+            env={**own, **launch.env},
+        )
         started = time.monotonic()
         instance = await source.start(
             launch, self._starter, ready_seconds=self.settings.agent_ready_seconds
@@ -262,6 +274,7 @@ async def open_run(
             logs=parts.logs / "servers",
             masker=parts.masker,
             background=background,
+            is_exposed=parts.is_exposed,
             on_death=note_death,
             dispose=lambda instance: deployments.stop([instance]),
         )

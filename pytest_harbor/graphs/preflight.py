@@ -19,9 +19,9 @@ from pytest_harbor.graphs.agents import (
     AgentSource,
     ServerAgent,
     find_agent,
+    launch_of,
 )
 from pytest_harbor.graphs.envs import find_env, plan_env
-from pytest_harbor.graphs.instances import AgentLaunch
 from pytest_harbor.graphs.open_run import RunParts
 from pytest_harbor.graphs.servers import ServerPlan
 from pytest_harbor.graphs.steps.api import RunSettings
@@ -129,25 +129,6 @@ def _plan(step: Step, parts: RunParts) -> ServerPlan | None:
         if isinstance(source, ServerAgent):
             return source.plan(launch_of(step, agent_id, parts.settings, {}))
     return None
-
-
-def launch_of(
-    step: DeployAgent, agent_id: str, settings: RunSettings, env: Mapping[str, str]
-) -> AgentLaunch:
-    """The agent that a ``deploy_agent`` step wants. ``env`` has its templates resolved."""
-    from pytest_harbor.graphs.envs import limits_of
-
-    policy = step.network_policy
-    return AgentLaunch(
-        agent_id=agent_id,
-        name=step.agent_name,
-        version=step.a2a_agent_version,
-        env=env,
-        sandbox_type=step.sandbox_type or settings.agent_sandbox,
-        ttl_seconds=step.ttl_seconds,
-        limits=limits_of(step),
-        network_policy=None if policy is None else policy.model_dump(),
-    )
 
 
 def _missing_variables(task: StepTask, environ: Mapping[str, str]) -> Iterator[str]:

@@ -10,7 +10,6 @@ import importlib.util
 import os
 import re
 import shutil
-import site
 import subprocess
 import sys
 import time
@@ -29,6 +28,9 @@ from pytest_harbor.errors import SandboxStartFailed
 
 _PARTS: Final = ("bin", "lib", "lib64", "pyvenv.cfg")
 """What an interpreter needs of its virtual environment; a project may lie beside."""
+_PACKAGE_FOLDERS: Final = ("site-packages", "dist-packages")
+_BASE: Final = Path(sys.base_prefix)
+"""Local sandboxes see it anyway."""
 _LOCK_POLL_SECONDS: Final = 0.1
 _INCLUDED = re.compile(
     r"^\s*(?:-r|--requirement|-c|--constraint)[\s=]+(\S+)", re.MULTILINE
@@ -57,12 +59,14 @@ class PythonEnvironment:
 def own_environment() -> PythonEnvironment:
     """The runner's own interpreter and packages, pytest-harbor among them."""
     shown = list(_parts_of(Path(sys.prefix))) if sys.prefix != sys.base_prefix else []
-    user_site = Path(site.getusersitepackages())
-    if str(user_site) in sys.path and user_site.is_dir():
-        shown.append(user_site)
+    # The user's own site, and those that .pth files of this environment chain to it.
+    for folder in dict.fromkeys(Path(entry) for entry in sys.path):
+        is_shown = any(folder.is_relative_to(known) for known in (*shown, _BASE))
+        if folder.name in _PACKAGE_FOLDERS and folder.is_dir() and not is_shown:
+            shown.append(folder)
     package = Path(pytest_harbor.__file__).parent
     variables: tuple[tuple[str, str], ...] = ()
-    if package.parent.name not in ("site-packages", "dist-packages"):
+    if package.parent.name not in _PACKAGE_FOLDERS:
         # A checkout: of all that lies beside the package nothing is shown.
         shown.append(package)
         variables = (("PYTHONPATH", str(package.parent)),)

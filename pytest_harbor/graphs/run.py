@@ -38,7 +38,7 @@ from pytest_harbor.graphs.outcome import (
     reward,
     scores,
 )
-from pytest_harbor.graphs.preflight import refuse, secrets_of
+from pytest_harbor.graphs.preflight import needed_providers, refuse, secrets_of
 from pytest_harbor.graphs.result import (
     StepResult,
     StepRunResult,
@@ -49,6 +49,7 @@ from pytest_harbor.graphs.scheduler import Ending, Node, Retry, run_graph
 from pytest_harbor.graphs.steps.api import RunSettings, StepType
 from pytest_harbor.reporter import Reporter
 from pytest_harbor.sandboxes.api import Provider
+from pytest_harbor.sandboxes.choose import LOCAL
 from pytest_harbor.sandboxes.output import Masker
 from pytest_harbor.tasks.steps.step import Step
 from pytest_harbor.tasks.steps.task import StepTask
@@ -82,6 +83,8 @@ async def run(
     environ = os.environ if environ is None else environ
     run_id = run_id or f"{task.name}-{secrets.token_hex(6)}"
     report = Reporter(observe, run_id)
+    token = secrets.token_urlsafe(24)
+    needed = needed_providers(task, settings, agents)
     parts = RunParts(
         task_id=task.name,
         bundle=task.bundle,
@@ -92,7 +95,9 @@ async def run(
         environ=environ,
         agents=agents or {},
         step_types=step_types or {},
-        masker=Masker(secrets_of(task, environ)),
+        is_exposed=needed != {LOCAL},
+        data_token=token,
+        masker=Masker([token, *secrets_of(task, environ)]),
     )
     context = RunContext(run_id, agent_model=settings.run_model)
     context.metadata.update(

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit, urlunsplit
 
 import anyio
 from anyio.abc import TaskGroup
@@ -79,8 +80,6 @@ class ServerPlan:
     ttl_seconds: float = 7200.0
     hint: str = ""
     """What to do where there is nothing to start."""
-    is_exposed: bool = False
-    """Whether it must be reached from sandboxes that do not share this host's network."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +92,8 @@ class Surroundings:
     masker: Masker
     background: TaskGroup
     """Where servers are watched; it outlives the steps."""
+    is_exposed: bool
+    """Whether servers on this host's network must be reached from containers."""
     on_death: Callable[[SandboxServer], None]
     """Called when one ends that nobody stopped."""
     dispose: Callable[[Instance], Awaitable[object]]
@@ -122,7 +123,6 @@ class SandboxServer(Instance):
         self._died = anyio.Event()
         self._watching = anyio.CancelScope()
         self._stopping = anyio.Lock()
-        self._is_stopped = False
         self._is_up = False
         self.start_seconds = 0.0
         """How long it took from nothing to its first answer."""
@@ -132,14 +132,7 @@ class SandboxServer(Instance):
         return self._death
 
     async def url_from(self, sandbox: Sandbox | None) -> str:
-        if sandbox is None or sandbox is self.sandbox:
-            return self.url
-        scheme, _, rest = self.url.partition("://")
-        address, _, port = rest.partition(":")
-        if not ipaddress.ip_address(address).is_loopback:
-            await sandbox.host_address()  # raises for one without a network
-            return self.url
-        return f"{scheme}://{await sandbox.host_address()}:{port}"
+        return await url_from(self.url, sandbox)
 
     async def log_tail(self, lines: int = TAIL_LINES) -> str:
         return self._tail(lines)
@@ -202,7 +195,7 @@ class SandboxServer(Instance):
 
     def _variables(self, port: int, shares_ports: bool) -> dict[str, str]:
         listening = self.plan.listening
-        is_private = shares_ports and not self.plan.is_exposed
+        is_private = shares_ports and not self._around.is_exposed
         return {
             "PYTHONUNBUFFERED": "1",  # a log without its end explains nothing
             listening.host_variable: LOOPBACK if is_private else ANY_ADDRESS,
@@ -254,18 +247,44 @@ class SandboxServer(Instance):
             await self.sandbox.stop()
         except SandboxError:
             return  # the teardown tries again, and reports
-        self._is_stopped = True
+        self.is_stopped = True
 
     async def stop(self) -> None:
         async with self._stopping:
-            if self._is_stopped:
+            if self.is_stopped:
                 return
             self._watching.cancel()
             await self.sandbox.stop()
-            self._is_stopped = True
+            self.is_stopped = True
             if self._death is None:
                 self._death = "was stopped"
             self._around.masker.file(self.log)
+
+
+async def url_from(url: str, sandbox: Sandbox | None) -> str:
+    """A URL that this process can use, as commands in ``sandbox`` reach it (spec 6).
+
+    What is on this host's loopback interface is elsewhere for a container.
+
+    Raises:
+        UnsupportedByProvider: the sandbox has no network.
+    """
+    if sandbox is None:
+        return url
+    host_address = await sandbox.host_address()
+    parts = urlsplit(url)
+    if not _is_loopback(parts.hostname or "") or _is_loopback(host_address):
+        return url
+    user, at, _ = parts.netloc.rpartition("@")
+    port = "" if parts.port is None else f":{parts.port}"
+    return urlunsplit(parts._replace(netloc=f"{user}{at}{host_address}{port}"))
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
 
 
 def _how_it_ended(result: ExecResult) -> str:

@@ -71,6 +71,8 @@ class RunSettings:
     load_base_seconds: float = 900.0
     load_seconds_per_gib: float = 1200.0
     load_max_seconds: float = 3600.0
+    check_seconds: float = 600.0
+    """Limit of an author's own check."""
     max_collect_file_bytes: int = 512 * 1024**2
     max_collect_bytes: int = 2 * 1024**3
 
@@ -110,6 +112,8 @@ class StepRun(ABC):
     """Mask with it what goes to the store, to a file or into a message."""
     environ: Mapping[str, str]
     """Where ``${VAR}`` templates are resolved from."""
+    data_token: str
+    """Opens the data planes of the run's envs; no agent has it."""
     logs: Path
     """Host folder of this step; made on first use by whoever writes there."""
 
