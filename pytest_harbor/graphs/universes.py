@@ -49,7 +49,8 @@ class Universe:
 
 def universe_prefix(universe_id: str, version: int) -> str:
     """Where a universe's objects are: the key's beginning, ``/`` at its end."""
-    return f"universes/{key_part(universe_id)}/{version}/"
+    parts = (key_part(part) or "_" for part in universe_id.split("/"))
+    return f"universes/{'/'.join(parts)}/{version}/"
 
 
 def file_key(universe_id: str, version: int, path: str) -> str:
