@@ -13,7 +13,6 @@ A connection may be kept open across steps and used by several tasks of one even
 
 from __future__ import annotations
 
-import re
 import uuid
 from collections.abc import Mapping, Sequence
 from types import TracebackType
@@ -36,6 +35,7 @@ from pytest_harbor.protocols.agent_card import (
     FALLBACK_PATH,
     MCP_CONFIG,
     SKILL_CONFIG,
+    SKILL_NAME,
     TRAJECTORY,
     AgentCard,
     parse_card,
@@ -53,7 +53,6 @@ CALL_SECONDS: Final = 30.0
 """Longest wait for one answer that is no turn: a card, a poll, an extension call."""
 _FIRST_PAUSE_SECONDS: Final = 0.05
 _LONGEST_PAUSE_SECONDS: Final = 1.0
-_SKILL_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 async def connect(
@@ -241,7 +240,7 @@ class AgentConnection:
         Raises:
             ValueError: ``name`` is not ``[A-Za-z0-9][A-Za-z0-9._-]{0,127}``.
         """
-        if not _SKILL_NAME.fullmatch(name):
+        if not SKILL_NAME.fullmatch(name):
             raise ValueError(
                 f"skill name {name!r}: letters, digits and ._- only, 1 to 128 of them, "
                 "the first a letter or digit"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
@@ -19,6 +20,8 @@ MCP_CONFIG: Final = "urn:agentenv:mcp-config/v1"
 SKILL_CONFIG: Final = "urn:agentenv:skill-config/v1"
 AGENT_CONFIG: Final = "urn:agentenv:agent-config/v1"
 TRAJECTORY: Final = "urn:agentenv:trajectory/v1"
+
+SKILL_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from pytest_harbor.protocols.agent_card import (
     FALLBACK_PATH,
     MCP_CONFIG,
     SKILL_CONFIG,
+    SKILL_NAME,
     TRAJECTORY,
 )
 from pytest_harbor.protocols.extras import needs
@@ -246,8 +247,10 @@ class _Desk:
     async def _add_skill(self, request: Request) -> Response:
         body = await _body(request)
         fields = [body.get(key) for key in ("name", "description", "skill_md")]
-        if not all(isinstance(value, str) for value in fields) or not fields[0]:
+        if not all(isinstance(value, str) for value in fields):
             return _refused("'name', 'description' and 'skill_md' must be strings")
+        if not SKILL_NAME.fullmatch(str(fields[0])):
+            return _refused(f"{fields[0]!r} is no name of a skill")
         skill = Skill(*map(str, fields))
         self._skills[skill.name] = skill
         return _done({"name": skill.name})

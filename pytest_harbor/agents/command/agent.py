@@ -101,7 +101,13 @@ class CommandAgent:
 
     def needs(self, plan: EpisodePlan, environ: Mapping[str, str]) -> AgentNeeds:
         """What it needs, or lacks, for an episode."""
-        return needs_of(self.declaration, self.name, self.model, plan, environ)
+        return needs_of(
+            self.declaration,
+            self.name,
+            self.model,
+            plan.environment.network,
+            environ,
+        )
 
     async def run(self, turn: AgentTurn) -> AgentResult:
         """Run one turn.

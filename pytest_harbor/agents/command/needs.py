@@ -1,4 +1,4 @@
-"""What a declared agent needs for an episode, or lacks: known before anything starts. Pure."""
+"""What a declared agent needs or lacks: known before anything starts. Pure."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from pytest_harbor.agents.api import AgentNeeds
 from pytest_harbor.agents.command import template
 from pytest_harbor.agents.command.declaration import AgentDeclaration
 from pytest_harbor.errors import Problem
-from pytest_harbor.sandboxes.api import InstallScript
-from pytest_harbor.tasks.folder.plan_types import EpisodePlan
+from pytest_harbor.sandboxes.api import InstallScript, NetworkMode
 from pytest_harbor.tasks.folder.templates import resolve
 
 
@@ -17,10 +16,13 @@ def needs_of(
     declaration: AgentDeclaration,
     name: str,
     model: str | None,
-    plan: EpisodePlan,
+    network: NetworkMode,
     environ: Mapping[str, str],
 ) -> AgentNeeds:
-    """What the agent asks for; ``name`` is the one that it goes by."""
+    """What the agent asks for; ``name`` is the one that it goes by.
+
+    ``network`` is what its sandbox will have.
+    """
     table = f"env of agent '{name}'"
     provider = template.model_values(model).get("provider") or ""
     groups = (*declaration.required_env, declaration.provider_env.get(provider, ()))
@@ -43,10 +45,10 @@ def needs_of(
         and not any((variable, table) in resolved.missing for variable in group)
     ]
     warnings = []
-    if declaration.network and plan.environment.network != "public":
+    if declaration.network and network != "public":
         warnings.append(
             f"agent '{name}' runs inside the sandbox, whose network is "
-            f"{plan.environment.network!r}: it may not reach its model"
+            f"{network!r}: it may not reach its model"
         )
     return AgentNeeds(
         install=install_script(declaration),
