@@ -186,14 +186,15 @@ class BridgedAgent(ServedAgent):
         )
 
     async def _skills(self, setup: AgentSetup) -> tuple[Path, ...]:
-        """The skills as folders on the host, from where they are placed."""
-        folders = []
+        """A folder on the host with the skills, from where they are placed."""
+        if not setup.skills:
+            return ()
+        home = self._logs / "skills"
         for skill in setup.skills.values():
-            folder = anyio.Path(self._logs / "skills" / skill.name)
+            folder = anyio.Path(home / skill.name)
             await folder.mkdir(parents=True, exist_ok=True)
             await (folder / "SKILL.md").write_text(skill.skill_md, encoding="utf-8")
-            folders.append(Path(folder))
-        return tuple(folders)
+        return (home,)
 
     async def _place_files(self, message: Incoming) -> list[str]:
         """Put the message's files into the sandbox; returns where they are."""

@@ -67,7 +67,7 @@ class WireClient:
             protocol_binding=TransportProtocol.JSONRPC,
             protocol_version=self._wire,
         )
-        config = ClientConfig(streaming=False, polling=True, httpx_client=self._http)
+        config = ClientConfig(streaming=False, httpx_client=self._http)
         return ClientFactory(config).create(
             pb.AgentCard(supported_interfaces=[interface])
         )
