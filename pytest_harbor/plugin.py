@@ -49,12 +49,16 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> int | None:
-    """``--harbor-agents`` lists agents instead of running tests."""
-    if not config.getoption(options.LIST_AGENTS):
-        return None
-    from pytest_harbor.collection.agent_list import show
+    """``--harbor-agents`` and ``--harbor-sweep`` take the place of a test run."""
+    if config.getoption(options.LIST_AGENTS):
+        from pytest_harbor.collection.agent_list import show
 
-    return show(config)
+        return show(config)
+    if config.getoption(options.SWEEP):
+        from pytest_harbor.collection.sweeping import sweep
+
+        return sweep(config)
+    return None
 
 
 def pytest_configure(config: pytest.Config) -> None:

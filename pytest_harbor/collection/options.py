@@ -194,6 +194,8 @@ OPTIONS: Final = (
 
 JUNIT_STEPS: Final = "harbor_junit_steps"
 LIST_AGENTS: Final = "harbor_list_agents"
+SWEEP: Final = "harbor_sweep"
+"""No setting, so it has no ini key: nobody wants a project that never runs a test."""
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -227,6 +229,13 @@ def add_options(parser: pytest.Parser) -> None:
         dest=LIST_AGENTS,
         action="store_true",
         help="list the agents and what each needs, and exit",
+    )
+    group.addoption(
+        "--harbor-sweep",
+        dest=SWEEP,
+        action="store_true",
+        help="remove what dead runs left (containers, networks, volumes, local "
+        "sandboxes), say what that was, and run no tests",
     )
     parser.addini(
         JUNIT_STEPS,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from pytest_harbor.collection import offers
 from pytest_harbor.errors import HarborError, SandboxUnavailable, SettingsError
-from pytest_harbor.sandboxes.api import Capabilities, Provider, Swept
+from pytest_harbor.sandboxes.api import Capabilities, Provider
 from pytest_harbor.sandboxes.choose import DOCKER, LOCAL, check_known, provider_name
 
 if TYPE_CHECKING:
@@ -43,9 +43,15 @@ class Providers:
     def by_name(self, name: str) -> Provider:
         """The one provider of that name; made, and swept, on first use."""
         if name not in self._made:
-            self._made[name] = self._make(name)
+            provider = self.unswept(name)
             if self._session.worker in {"main", "gw0"}:
-                self._sweep(self._made[name])
+                self._sweep(provider)
+        return self._made[name]
+
+    def unswept(self, name: str) -> Provider:
+        """As :meth:`by_name`, for somebody who sweeps."""
+        if name not in self._made:
+            self._made[name] = self._make(name)
         return self._made[name]
 
     @property
@@ -61,13 +67,10 @@ class Providers:
         """What a provider found out about itself."""
         return self._session.bridge.run(self.by_name(name).probe)
 
-    def sweep(self, names: Iterable[str]) -> Mapping[str, Swept]:
-        """Remove what dead owners left; what that was, by provider.
-
-        A provider without an entry could not look.
-        """
-        found = {name: self._sweep(self.by_name(name)) for name in names}
-        return {name: swept for name, swept in found.items() if swept is not None}
+    def sweep(self, names: Iterable[str]) -> None:
+        """Remove what dead owners left."""
+        for name in names:
+            self._sweep(self.unswept(name))
 
     def close(self) -> None:
         """Finish removals. One provider's trouble does not keep the others open."""
@@ -105,8 +108,8 @@ class Providers:
             )
         return made
 
-    def _sweep(self, provider: Provider) -> Swept | None:
-        return self._try("sweeping", provider, provider.sweep)
+    def _sweep(self, provider: Provider) -> None:
+        self._try("sweeping", provider, provider.sweep)
 
     def _try(
         self, what: str, provider: Provider, function: Callable[[], Awaitable[T]]

@@ -1,7 +1,12 @@
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+
 import pytest
 from scratch_project import Project
+
+from private_daemon import DOCKERD, Daemon, private_daemon
 
 # pytester forgets what a run in this process imported; loaded here, the heavy
 # modules are loaded once for all tests.
@@ -24,3 +29,13 @@ def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Proje
     # At the end of a run hypothesis's plugin imports all of hypothesis, every time anew.
     monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:hypothesispytest")
     return Project(pytester)
+
+
+@pytest.fixture(scope="module")
+def daemon(docker_image: str) -> Iterator[Daemon]:
+    """A Docker daemon of the module's own, with the image of the tests."""
+    if DOCKERD is None or os.geteuid() != 0:
+        pytest.skip("a private daemon needs root and dockerd")
+    with private_daemon() as daemon:
+        daemon.load(docker_image)
+        yield daemon

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -57,10 +58,13 @@ def test_ini_keys(parser):
     assert words("options.md", r"`(harbor_[a-z0-9_]+)`") == keys
 
 
+ACTIONS = {"--harbor-agents", "--harbor-sweep"}
+"""What is done instead of a test run; a setting of a project it cannot be."""
+
+
 def test_every_option_has_an_ini_twin(parser):
-    # But for those that do something else than run tests.
-    options = registered_options(parser) - {"--harbor-agents"}
-    twins = {option.removeprefix("--").replace("-", "_") for option in options}
+    settings = registered_options(parser) - ACTIONS
+    twins = {o.removeprefix("--").replace("-", "_") for o in settings}
     assert twins <= registered_ini_keys(parser)
 
 
@@ -95,6 +99,25 @@ def test_failure_kinds():
     }
     documented = words("outcomes.md", r"`([a-z0-9_]+(?::[a-z0-9_]+)?)`")
     assert sorted(kinds - documented) == []
+
+
+def test_reliability_names_tests_that_exist():
+    named = re.findall(
+        r"`(tests/[^`]+\.py)::(test_\w+)`", (DOCS / "reliability.md").read_text()
+    )
+    assert len(named) > 20
+    rows = [
+        line
+        for line in (DOCS / "reliability.md").read_text().splitlines()
+        if line.startswith("| ")
+    ]
+    headers = [row for row in rows if row.startswith(("| Fault", "| ---"))]
+    without = [row for row in rows if row not in headers and "::test_" not in row]
+    assert without == []
+    for file, test in named:
+        tree = ast.parse((ROOT / file).read_text())
+        names = {node.name for node in ast.walk(tree) if hasattr(node, "name")}
+        assert test in names, f"{file}::{test}"
 
 
 def test_changelog_has_this_version():

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import http.client
 import os
-import socket
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
@@ -24,6 +23,7 @@ from docker.errors import APIError, DockerException
 from docker.utils import kwargs_from_env
 
 from pytest_harbor.errors import HarborError, SandboxUnavailable
+from pytest_harbor.sandboxes.docker.sockets import mended
 
 T = TypeVar("T")
 C = TypeVar("C", bound=docker.APIClient)
@@ -31,7 +31,11 @@ C = TypeVar("C", bound=docker.APIClient)
 CALL_TIMEOUT_SECONDS = 120
 """A single answer of the daemon, not a build or pull; a loaded daemon takes seconds."""
 
+RESTART_SECONDS = 30.0
+"""How long a daemon that was there may stay away before it counts as gone."""
+
 _PROBE_TIMEOUT_SECONDS = 15
+_RESTART_POLL_SECONDS = 0.25
 _DEFAULT_URL = "unix:///var/run/docker.sock"
 _WORKER_THREADS = 32
 """Calls at a time; a running command holds no thread."""
@@ -67,6 +71,7 @@ class Engine:
         self._idle: list[docker.APIClient] = []
         self._lock = threading.Lock()
         self._threads = anyio.CapacityLimiter(_WORKER_THREADS)
+        self._is_gone = False
 
     @classmethod
     async def connect(cls) -> Engine:
@@ -111,8 +116,9 @@ class Engine:
             with daemon_errors():
                 result = work(client)
         except DaemonError as error:
-            if error.status is None:  # its connections are not to be trusted
+            if error.status is None:  # no connection is to be trusted any more
                 client.close()
+                self.close()
             else:
                 self._give_back(client)
             raise
@@ -122,9 +128,32 @@ class Engine:
         self._give_back(client)
         return result
 
+    async def comes_back(self) -> bool:
+        """Wait for a daemon that went away, as one does that restarts.
+
+        Once nobody came back, the next callers only look: of a thousand episodes, not
+        every one has half a minute for that.
+        """
+        until = anyio.current_time() + (0 if self._is_gone else RESTART_SECONDS)
+        while not await self._answers():
+            if anyio.current_time() >= until:
+                self._is_gone = True
+                return False
+            await anyio.sleep(_RESTART_POLL_SECONDS)
+        self._is_gone = False
+        return True
+
+    async def _answers(self) -> bool:
+        try:
+            await anyio.to_thread.run_sync(_ask_version, self._options)
+        except DaemonError:
+            return False
+        return True
+
     def long_client(self, kind: type[C]) -> C:
         """A client of one's own that waits for ever, for builds and pulls."""
-        return kind(version=self.api_version, **{**self._options, "timeout": None})
+        options = {**self._options, "timeout": None}
+        return mended(kind(version=self.api_version, **options))
 
     async def call_long(self, work: Callable[[docker.APIClient], T]) -> T:
         """As :meth:`call`, for what may take minutes."""
@@ -150,10 +179,8 @@ class Engine:
         with self._lock:
             if self._idle:
                 return self._idle.pop()
-        return docker.APIClient(
-            version=self.api_version,
-            **{**self._options, "timeout": CALL_TIMEOUT_SECONDS},
-        )
+        options = {**self._options, "timeout": CALL_TIMEOUT_SECONDS}
+        return mended(docker.APIClient(version=self.api_version, **options))
 
     def _give_back(self, client: docker.APIClient) -> None:
         with self._lock:
@@ -225,22 +252,10 @@ def _context_host() -> dict[str, Any]:
     return {"base_url": host} if host else {}
 
 
-def _try_socket(url: str) -> None:
-    """Connect once by hand: docker-py leaves its socket open when that fails."""
-    scheme, _, path = url.partition("://")
-    if scheme in ("unix", "http+unix"):
-        with socket.socket(socket.AF_UNIX) as trial:
-            trial.settimeout(_PROBE_TIMEOUT_SECONDS)
-            trial.connect(path)
-
-
 def _ask_version(options: dict[str, Any]) -> dict[str, Any]:
     with daemon_errors():
-        _try_socket(str(options.get("base_url") or _DEFAULT_URL))
-        client = docker.APIClient(
-            version=MINIMUM_DOCKER_API_VERSION,
-            **{**options, "timeout": _PROBE_TIMEOUT_SECONDS},
-        )
+        options = {**options, "timeout": _PROBE_TIMEOUT_SECONDS}
+        client = mended(docker.APIClient(version=MINIMUM_DOCKER_API_VERSION, **options))
         try:
             return dict(client.version(api_version=False))
         finally:

@@ -7,19 +7,16 @@ tests (emptying what was there), two for the verifier's command, get its logs, r
 
 from __future__ import annotations
 
-import logging
 import os
 import posixpath
 import re
 import secrets
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 import anyio
-import anyio.to_thread
 
 from pytest_harbor.errors import SandboxUnavailable, UnsupportedByProvider
 from pytest_harbor.sandboxes.api import (
@@ -39,9 +36,7 @@ if TYPE_CHECKING:  # docker loads on first use, not when the provider is looked 
     from pytest_harbor.sandboxes.docker.container import DockerSandbox
     from pytest_harbor.sandboxes.docker.images import Image, Images
     from pytest_harbor.sandboxes.docker.install import DockerInstalls
-
-_REMOVAL_THREADS = 4
-_log = logging.getLogger(__name__)
+    from pytest_harbor.sandboxes.docker.removals import Removals
 
 
 class DockerProvider(Provider):
@@ -68,7 +63,7 @@ class DockerProvider(Provider):
         self._reason = ""
         self._connecting: anyio.Lock | None = None
         self._starts: anyio.Semaphore | None = None
-        self._removals: ThreadPoolExecutor | None = None
+        self._removals: Removals | None = None
         self._sandboxes: dict[str, DockerSandbox] = {}
         self._images_with_shell: set[str] = set()
         self._refused_limits: dict[str, str] = {}
@@ -127,6 +122,12 @@ class DockerProvider(Provider):
         from pytest_harbor.sandboxes.docker.create import start_error
 
         start = self._start if spec.compose_file is None else self._start_project
+        try:
+            return await start(engine, spec, name, labels, tell)
+        except DaemonError as error:
+            if error.status is not None or not await engine.comes_back():
+                raise start_error(error, spec) from error
+        self._removed.again()
         try:
             return await start(engine, spec, name, labels, tell)
         except DaemonError as error:
@@ -266,9 +267,11 @@ class DockerProvider(Provider):
             self._closed = True
             for sandbox in list(self._sandboxes.values()):
                 await sandbox.stop()
-            if self._removals is not None:
-                await anyio.to_thread.run_sync(self._removals.shutdown)
-            if self._engine is not None:
+            if self._engine is None:
+                return
+            try:
+                await self._removed.finish(self._engine)
+            finally:
                 self._engine.close()
 
     async def _connected(self) -> Engine:
@@ -301,54 +304,31 @@ class DockerProvider(Provider):
         return engine
 
     def _remove_later(self, container: str, name: str) -> None:
-        """Remove in a thread: a large container takes seconds, nobody waits for it."""
-        self._sandboxes.pop(container, None)
-        self._later(partial(self._remove, container, name))
-
-    def _remove_project_later(self, project: str, is_unfinished: bool) -> None:
-        self._later(partial(self._remove_project, project, is_unfinished))
-
-    def _later(self, removal: Callable[[], None]) -> None:
-        if self._removals is None:
-            self._removals = ThreadPoolExecutor(
-                _REMOVAL_THREADS, thread_name_prefix="pytest-harbor removal"
-            )
-        try:
-            self._removals.submit(removal)
-        except RuntimeError:  # a start that was still under way when we were closed
-            removal()
-
-    def _remove_project(self, project: str, is_unfinished: bool) -> None:
-        from pytest_harbor.sandboxes.docker import compose_project
-        from pytest_harbor.sandboxes.docker.client import DaemonError
-
-        assert self._engine is not None
-        try:
-            compose_project.remove(self._engine, project, settle=is_unfinished)
-        except DaemonError as error:
-            _log.warning(
-                "Compose project %s could not be removed (%s); remove it with: "
-                "docker compose -p %s down -v",
-                project,
-                error.text,
-                project,
-            )
-
-    def _remove(self, container: str, name: str) -> None:
-        from pytest_harbor.sandboxes.docker.client import DaemonError
+        from pytest_harbor.sandboxes.docker.removals import Removal
         from pytest_harbor.sandboxes.docker.sweep import remove_container
 
+        self._sandboxes.pop(container, None)
         assert self._engine is not None
-        try:
-            self._engine.run(lambda client: remove_container(client, container))
-        except DaemonError as error:
-            _log.warning(
-                "container %s could not be removed (%s); remove it with: "
-                "docker rm -f -v %s",
-                name,
-                error.text,
-                name,
-            )
+        work = partial(self._engine.run, partial(remove_container, container=container))
+        self._removed.later(Removal(work, f"docker rm -f -v {name}"))
+
+    def _remove_project_later(self, project: str, is_unfinished: bool) -> None:
+        from pytest_harbor.sandboxes.docker import compose_project
+        from pytest_harbor.sandboxes.docker.removals import Removal
+
+        assert self._engine is not None
+        work = partial(
+            compose_project.remove, self._engine, project, settle=is_unfinished
+        )
+        self._removed.later(Removal(work, f"docker compose -p {project} down -v"))
+
+    @property
+    def _removed(self) -> Removals:
+        if self._removals is None:
+            from pytest_harbor.sandboxes.docker.removals import Removals
+
+            self._removals = Removals()
+        return self._removals
 
 
 def _fair_share_of_cores() -> int:
