@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pytest_harbor.agents.command.declaration import AgentDeclaration
     from pytest_harbor.episodes.result import EpisodeResult
     from pytest_harbor.events import Event
+    from pytest_harbor.graphs.steps.api import StepType
     from pytest_harbor.sandboxes.api import Provider
     from pytest_harbor.tasks.folder.task import Task
 
@@ -44,6 +45,18 @@ def pytest_harbor_agents(
     keyword, once per episode, or with an ``AgentDeclaration`` of a command-line agent. A
     name wins over those of configuration files and of the catalogue, not over the built-in ones.
     Called once in every process that collects tasks, and for ``--harbor-agents``.
+    """
+
+
+@pytest.hookspec
+def pytest_harbor_step_types(
+    config: pytest.Config,
+) -> Mapping[str, StepType] | None:
+    """Offer further step types for step tasks.
+
+    Returns names with a ``StepType`` each: the model of the step's fields and the async
+    function that does its work. A name replaces a built-in one of the same name. Called
+    once in every process that collects step tasks.
     """
 
 

@@ -6,6 +6,7 @@ hook first looks whether tasks are concerned at all.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -13,7 +14,14 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from pytest_harbor import hookspecs
-from pytest_harbor.collection import fixtures, guard, options, step_reports
+from pytest_harbor.collection import (
+    fixtures,
+    guard,
+    options,
+    step_fixtures,
+    step_places,
+    step_reports,
+)
 from pytest_harbor.collection import session as sessions
 from pytest_harbor.collection.private import agent_is_ours
 
@@ -29,6 +37,7 @@ MARKER_HELP: Final = (
     "Collected tasks carry it with task, difficulty and category"
 )
 DATASET_FILE: Final = "dataset.toml"
+_TASK_ID: Final = re.compile(r"(/|^)(task\.toml|[^/]*\.json)::")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -65,6 +74,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Marker, fixtures, and the state of the session."""
     config.addinivalue_line("markers", MARKER_HELP)
     config.pluginmanager.register(fixtures, "harbor-fixtures")
+    config.pluginmanager.register(step_fixtures, "harbor-step-fixtures")
     config.pluginmanager.register(_Session(config), "harbor-session")
 
 
@@ -93,10 +103,8 @@ class _Session:
     def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
         if collection_path.suffix == ".py":
             return None
-        if self._state.holds_results(collection_path):
-            return True  # what agents left behind is nothing to run on the host
-        if guard.is_loop(collection_path):
-            return True  # tasks would be collected again and again, without end
+        if self._is_nothing_to_collect(collection_path):
+            return True
         if not guard.is_task_folder(collection_path):
             return None
         if not self._state.is_below_named(self._root, collection_path.parent):
@@ -108,6 +116,16 @@ class _Session:
         warn_of_hidden_task(self._config, collection_path)
         return None
 
+    def _is_nothing_to_collect(self, path: Path) -> bool:
+        return (
+            # What agents left behind is nothing to run on the host.
+            self._state.holds_results(path)
+            # Nor are the artifacts of step tasks, unless they were named.
+            or (step_places.is_data(path) and not self._root.isinitpath(path))
+            # Tasks would be collected again and again, without end.
+            or guard.is_loop(path)
+        )
+
     @pytest.hookimpl(tryfirst=True)
     def pytest_collect_directory(
         self, path: Path, parent: pytest.Collector
@@ -115,7 +133,7 @@ class _Session:
         if guard.is_task_folder(path):
             from pytest_harbor.collection.folders import TaskFolder
 
-            self._state.tasks_seen = True
+            self._state.tasks_seen = self._state.folders_seen = True
             folder: pytest.Collector = TaskFolder.from_parent(parent, path=path)
             return folder
         if self._state.is_below_named(self._root, path) and guard.looks_like_a_task(
@@ -129,15 +147,27 @@ class _Session:
     def pytest_collect_file(
         self, file_path: Path, parent: pytest.Collector
     ) -> pytest.Collector | None:
+        if file_path.suffix == ".json":
+            return self._collect_json(file_path, parent)
         if file_path.name != DATASET_FILE:
             return None
         from pytest_harbor.collection.folders import collect_dataset
 
         return collect_dataset(file_path, parent)
 
+    def _collect_json(
+        self, path: Path, parent: pytest.Collector
+    ) -> pytest.Collector | None:
+        patterns = options.step_file_patterns(self._config)
+        if not step_places.is_collected(path, patterns, self._config.rootpath):
+            return None
+        from pytest_harbor.collection.step_files import collect_step_file
+
+        return collect_step_file(path, parent)
+
     @pytest.hookimpl(trylast=True)
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        if AGENT in metafunc.fixturenames:
+        if AGENT in metafunc.fixturenames or ATTEMPT in metafunc.fixturenames:
             parametrize(metafunc, self._state)
 
     @pytest.hookimpl(tryfirst=True)
@@ -221,7 +251,8 @@ class _Session:
     def pytest_xdist_node_collection_finished(self, ids: list[str]) -> None:
         from pytest_harbor.collection.terminal import meet_tasks
 
-        if not self._state.tasks_seen and any("task.toml::" in name for name in ids):
+        if not self._state.tasks_seen and any(_TASK_ID.search(name) for name in ids):
+            self._state.folders_seen = any("task.toml::" in name for name in ids)
             meet_tasks(self._state)
 
     @pytest.hookimpl(optionalhook=True)
@@ -243,8 +274,9 @@ def parametrize(metafunc: pytest.Metafunc, state: sessions.HarborSession) -> Non
     )
     settings = state.settings
     marked = _kwargs(metafunc.definition).get("agent")
-    is_ours = agent_is_ours(metafunc, AGENT, fixtures.__name__)
-    if is_task and settings.validate and not is_ours:
+    has_agent = AGENT in metafunc.fixturenames
+    is_ours = has_agent and agent_is_ours(metafunc, AGENT, fixtures.__name__)
+    if is_task and has_agent and settings.validate and not is_ours:
         from pytest_harbor.collection.findings import warn_of_unvalidated
 
         warn_of_unvalidated(metafunc.config, metafunc.definition.path)

@@ -8,7 +8,12 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
-from contextlib import ExitStack, suppress
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    ExitStack,
+    suppress,
+)
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar, cast
 
@@ -105,6 +110,12 @@ class Bridge:
                 await anyio.to_thread.run_sync(ended.wait, CLEAN_UP_SECONDS)
             raise
         return call.value()
+
+    def hold(
+        self, manager: AbstractAsyncContextManager[T]
+    ) -> AbstractContextManager[T]:
+        """An async context manager that is entered and left in the loop, for this thread."""
+        return self._portal.wrap_async_context_manager(manager)
 
     def _start(
         self,

@@ -51,7 +51,7 @@ def harbor_agent(request: pytest.FixtureRequest, harbor_settings: Settings) -> A
     """
     from pytest_harbor.collection import markers
 
-    with _plain_errors(harbor_settings):
+    with plain_errors(harbor_settings):
         name = markers.read(request.node).agent
         name = name or getattr(request, "param", None) or harbor_settings.agents[0]
         return sessions.of(request.config).make_agent(name, harbor_settings.model)
@@ -75,7 +75,7 @@ def harbor_task(request: pytest.FixtureRequest) -> Task:
     if module is not None:
         task: Task = module.task
         return task
-    with _plain_errors(sessions.of(request.config).settings):
+    with plain_errors(sessions.of(request.config).settings):
         path = markers.read(request.node).path
         if path is None:
             raise SettingsError(
@@ -96,7 +96,7 @@ def harbor_episode(
     """Run the episode and give its result, graded; anything else is an error."""
     from pytest_harbor.collection.running import Request, run
 
-    with _plain_errors(harbor_settings):
+    with plain_errors(harbor_settings):
         return run(
             Request(
                 item=request.node,
@@ -150,7 +150,7 @@ def harbor_sandbox(
     session = sessions.of(request.config)
     factory = SandboxFactory(session, is_async=is_async_test(request))
     session.interrupts.arm()
-    with _plain_errors(harbor_settings):
+    with plain_errors(harbor_settings):
         handle = factory.start(
             _request_without_agent(
                 request, harbor_task, harbor_settings, harbor_provider
@@ -169,7 +169,7 @@ def _sandbox_request(
     from pytest_harbor.collection import markers
     from pytest_harbor.collection.loading import load
 
-    with _plain_errors(settings):
+    with plain_errors(settings):
         if path is None:
             task = request.getfixturevalue("harbor_task")
         else:
@@ -196,7 +196,7 @@ def _as_agent(request: pytest.FixtureRequest, value: Any, settings: Settings) ->
 
 
 @contextmanager
-def _plain_errors(settings: Settings) -> Iterator[None]:
+def plain_errors(settings: Settings) -> Iterator[None]:
     """Turn errors of ours into a failure that shows no frames, unless asked to."""
     from pytest_harbor.errors import HarborError
 

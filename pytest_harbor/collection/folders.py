@@ -5,7 +5,7 @@ from __future__ import annotations
 import types
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -17,11 +17,11 @@ from pytest_harbor.collection.items import (
     EpisodeFailed,
     TaskNode,
     episode,
+    items_of,
     printable_id,
 )
 from pytest_harbor.collection.loading import datasets, load
 from pytest_harbor.collection.names import SEPARATORS, shown
-from pytest_harbor.collection.private import fixture_info
 from pytest_harbor.errors import TaskLoadError
 
 if TYPE_CHECKING:
@@ -93,30 +93,13 @@ class TaskModule(TaskNode, pytest.Module):
             self.add_marker(pytest.mark.timeout(ours.timeout))
 
     def _episodes(self, task: Task) -> Iterator[pytest.Item]:
-        # A function of its own per task: plugins leave marks on function objects.
-        function = types.FunctionType(
-            episode.__code__, episode.__globals__, task.id, episode.__defaults__
-        )
-        function.__doc__ = episode.__doc__
-        self.obj = types.ModuleType("pytest_harbor_task")
-        setattr(self.obj, task.id, function)
-        made: Any = self.ihook.pytest_pycollect_makeitem(
-            collector=self, name=task.id, obj=function
-        )
-        for item in made or ():
-            made_item = Episode.from_parent(
-                self,
-                name=item.name,
-                callobj=function,
-                originalname=item.originalname,
-                callspec=getattr(item, "callspec", None),
-                fixtureinfo=fixture_info(item),
-            )
-            if task.config.pytest_harbor.xfail and not self._must_miss(made_item):
-                made_item.add_marker(_xfail(task.config.pytest_harbor.xfail))
-            yield made_item
+        function = cast("types.FunctionType", episode)
+        for made in items_of(self, Episode, function, task.id):
+            if task.config.pytest_harbor.xfail and not self._must_miss(made):
+                made.add_marker(_xfail(task.config.pytest_harbor.xfail))
+            yield made
 
-    def _must_miss(self, item: Episode) -> bool:
+    def _must_miss(self, item: pytest.Item) -> bool:
         """Doing nothing, under validation: no bug of the task's solution excuses it."""
         if not sessions.of(self.config).settings.validate:
             return False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import types
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -9,11 +11,12 @@ import pytest
 
 from pytest_harbor.collection import session as sessions
 from pytest_harbor.collection.names import shown
-from pytest_harbor.collection.private import name_place
+from pytest_harbor.collection.private import fixture_info, name_place
 
 if TYPE_CHECKING:
     import pluggy
 
+    from pytest_harbor.collection.step_handles import StepRunHandle
     from pytest_harbor.episodes.result import EpisodeResult
 
 
@@ -56,12 +59,8 @@ def printable_id(nodeid: str) -> Any:
     return None if clean == nodeid else clean
 
 
-class Episode(TaskNode, pytest.Function):
-    """One attempt of one agent at one task.
-
-    The episode runs in the item's set-up (fixture ``harbor_episode``), so that trouble with
-    infrastructure is an error; the verdict on a graded one is the call, so that it is a failure.
-    """
+class TaskItem(pytest.Function):
+    """One run of a task: its place is the task's file, and it fails with a plain message."""
 
     def reportinfo(self) -> tuple[Path, int, str]:
         return self.path, 0, self.name
@@ -76,11 +75,59 @@ class Episode(TaskNode, pytest.Function):
         return shown
 
 
+class Episode(TaskNode, TaskItem):
+    """One attempt of one agent at one task.
+
+    The episode runs in the item's set-up (fixture ``harbor_episode``), so that trouble with
+    infrastructure is an error; the verdict on a graded one is the call, so that it is a failure.
+    """
+
+
+class StepTaskItem(TaskItem):
+    """One run of a step task; in the item's set-up too (fixture ``harbor_run``)."""
+
+
 def episode(request: pytest.FixtureRequest, harbor_episode: EpisodeResult) -> None:  # noqa: ARG001
     """Fail when the episode's reward says so."""
     from pytest_harbor.collection.running import fail_by_verdict
 
     fail_by_verdict(request.node)
+
+
+def step_task(request: pytest.FixtureRequest, harbor_run: StepRunHandle) -> None:  # noqa: ARG001
+    """Fail when a step failed or a score says so."""
+    from pytest_harbor.collection.step_running import fail_by_verdict
+
+    fail_by_verdict(request.node)
+
+
+def items_of(
+    module: pytest.Module, kind: type[TaskItem], function: types.FunctionType, name: str
+) -> Iterator[TaskItem]:
+    """Items around a function of ours: one, or as many as it is parametrised to.
+
+    Marks, fixtures of every scope and ``pytest_generate_tests`` work as for a test in
+    a Python file.
+    """
+    # A function of its own per task: plugins leave marks on function objects.
+    own = types.FunctionType(
+        function.__code__, function.__globals__, name, function.__defaults__
+    )
+    own.__doc__ = function.__doc__
+    module.obj = types.ModuleType("pytest_harbor_task")
+    setattr(module.obj, name, own)
+    made: Any = module.ihook.pytest_pycollect_makeitem(
+        collector=module, name=name, obj=own
+    )
+    for item in made or ():
+        yield kind.from_parent(
+            module,
+            name=item.name,
+            callobj=own,
+            originalname=item.originalname,
+            callspec=getattr(item, "callspec", None),
+            fixtureinfo=fixture_info(item),
+        )
 
 
 class BrokenTask(TaskNode, pytest.Item):

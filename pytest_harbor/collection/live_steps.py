@@ -15,15 +15,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_harbor.collection.step_reports import RETRACTED, STEP, emit
-from pytest_harbor.results import junit
+from pytest_harbor.collection.step_reports import (
+    RETRACTED,
+    STEP,
+    emit,
+    step_data,
+)
 
 if TYPE_CHECKING:
     import pytest
 
-    from pytest_harbor.episodes.outcome import StepVerdict
     from pytest_harbor.events import Event
     from pytest_harbor.tasks.folder.plan_types import EpisodePlan
+    from pytest_harbor.verdicts import StepVerdict
 
 UNDECIDED: Final = frozenset({"error", "agent_failed"})
 """How a turn may end with nobody knowing yet whether its episode is tried again."""
@@ -100,7 +104,7 @@ class LiveSteps:
         return judge(so_far, threshold=0.0, must_miss=self._must_miss).steps
 
     def _tell(self, steps: Sequence[StepVerdict]) -> None:
-        reports = [_plain(step) for step in steps]
+        reports = [step_data(step) for step in steps]
         if [_essence(r) for r in self._told] != [
             _essence(r) for r in reports[: len(self._told)]
         ]:
@@ -113,17 +117,6 @@ class LiveSteps:
         if self._told:
             emit(self._item, RETRACTED, {"steps": len(self._told)})
             self._told = []
-
-
-def _plain(step: StepVerdict) -> dict[str, Any]:
-    return {
-        "name": step.name,
-        "index": step.index,
-        "outcome": step.outcome,
-        "message": junit.clean(step.message),
-        "reward": step.reward,
-        "seconds": step.seconds,
-    }
 
 
 def _essence(report: Mapping[str, Any]) -> tuple[object, ...]:

@@ -338,3 +338,8 @@ def results_folder(config: pytest.Config) -> Path:
 
 def _absolute(path: Path) -> Path:
     return Path(os.path.abspath(path))  # noqa: PTH100 - links stay as they were named
+
+
+def step_file_patterns(config: pytest.Config) -> tuple[str, ...]:
+    """Patterns of step task files, known without resolving everything else."""
+    return lines(config.getini("harbor_step_files") or "")

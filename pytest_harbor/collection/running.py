@@ -16,22 +16,23 @@ from pytest_harbor.collection import markers, progress
 from pytest_harbor.collection import session as sessions
 from pytest_harbor.collection.items import Episode, EpisodeFailed
 from pytest_harbor.collection.live_steps import LiveSteps
+from pytest_harbor.collection.places import run_places
 from pytest_harbor.collection.private import skip_at_item
-from pytest_harbor.errors import CANCELLED, HarborError, SettingsError
+from pytest_harbor.errors import CANCELLED, HarborError
 from pytest_harbor.results import junit
 from pytest_harbor.results.failure_text import failure_text
-from pytest_harbor.results.records import Origin, Records
+from pytest_harbor.results.records import Origin
 
 if TYPE_CHECKING:
     from pytest_harbor.agents.api import Agent
     from pytest_harbor.collection.providers import Choice
-    from pytest_harbor.episodes.outcome import Verdict
     from pytest_harbor.episodes.result import EpisodeResult
     from pytest_harbor.events import Event
     from pytest_harbor.sandboxes.api import Provider
     from pytest_harbor.settings import Settings
     from pytest_harbor.tasks.folder.plan_types import EpisodePlan
     from pytest_harbor.tasks.folder.task import Task
+    from pytest_harbor.verdicts import Verdict
 
 DEFAULT_MIN_REWARD: Final = 1.0
 _RUN: Final = pytest.StashKey["Run"]()
@@ -128,7 +129,7 @@ def _run(request: Request) -> Run:
         must_miss=must_miss,
         is_xfail=markers.expects_failure(request.item),
     )
-    records, logs = _places(session, plan)
+    records, logs = run_places(session, plan.episode_id)
     records.started(
         origin=origin,
         task_id=plan.task_id,
@@ -253,17 +254,6 @@ def _cancelled(
         logs=logs,
         is_multi_step=plan.is_multi_step,
     )
-
-
-def _places(session: sessions.HarborSession, plan: EpisodePlan) -> tuple[Records, Path]:
-    folder = session.run_folder
-    try:
-        return Records(folder.path), folder.new_episode(plan.episode_id)
-    except OSError as error:
-        raise SettingsError(
-            f"results folder {folder.results} cannot be written: {error.strerror}. "
-            f"Choose another one with --harbor-results"
-        ) from error
 
 
 def _skip_unvalidated(plan: EpisodePlan) -> None:

@@ -47,6 +47,8 @@ class HarborSession:
         if options.any_given(config):
             _ = self.settings  # a bad value is told at once
         self.tasks_seen = False
+        self.folders_seen = False
+        """Whether some of them are task folders, which are worked on by ``--harbor-agent``."""
         self.needs: set[bool] = set()
         """Whether collected tasks need a container: True, False or both."""
         self.summary: Summary | None = None

@@ -9,9 +9,12 @@ to the controller like any report.
 from __future__ import annotations
 
 import textwrap
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pytest
+
+if TYPE_CHECKING:
+    from pytest_harbor.verdicts import StepVerdict
 
 STEP: Final = "step"
 PROGRESS: Final = "progress"
@@ -61,6 +64,20 @@ def emit(item: pytest.Item, when: str, harbor: dict[str, Any]) -> None:
         return
     with capture.global_and_fixture_disabled():
         item.ihook.pytest_runtest_logreport(report=report)
+
+
+def step_data(step: StepVerdict) -> dict[str, Any]:
+    """What a report of a step carries."""
+    from pytest_harbor.results.junit import clean
+
+    return {
+        "name": step.name,
+        "index": step.index,
+        "outcome": step.outcome,
+        "message": clean(step.message),
+        "reward": step.reward,
+        "seconds": step.seconds,
+    }
 
 
 def to_serializable(report: object) -> dict[str, Any] | None:

@@ -23,9 +23,9 @@ def header(session: HarborSession) -> list[str]:
     Sandboxes are tried out for it (``probe``), but not to list tasks only.
     """
     settings = session.settings
-    agents = ", ".join(settings.agents)
+    agents = f", agent {', '.join(settings.agents)}" if session.folders_seen else ""
     model = f" ({settings.model})" if settings.model else ""
-    lines = [f"harbor: run {session.run_id}, agent {agents}{model}"]
+    lines = [f"harbor: run {session.run_id}{agents}{model}"]
     if session.config.getoption("collectonly"):
         return lines
     for name in sorted(provider_name(settings.sandbox, need) for need in session.needs):

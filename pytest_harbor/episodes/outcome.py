@@ -3,36 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias
 
 from pytest_harbor.episodes.gates import GateMiss, missed_gates
 from pytest_harbor.episodes.result import EpisodeResult, TurnResult
-
-Outcome: TypeAlias = Literal["passed", "failed", "error", "skipped"]
-
-TOLERANCE: Final = 1e-9
-
-
-@dataclass(frozen=True)
-class StepVerdict:
-    """What one declared step gets. ``seconds`` is 0.0 for a step that was not run."""
-
-    name: str
-    index: int
-    outcome: Outcome
-    message: str
-    reward: float | None = None
-    seconds: float = 0.0
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What an episode's item gets; the first line of ``message`` says all of it."""
-
-    outcome: Outcome
-    message: str
-    steps: tuple[StepVerdict, ...] = ()
+from pytest_harbor.verdicts import Outcome, StepVerdict, Verdict, reaches
 
 
 def judge(
@@ -48,17 +22,17 @@ def judge(
     if result.status != "graded":
         return Verdict("error", _error_message(result), steps)
     assert result.reward is not None
-    reaches = result.reward >= threshold - TOLERANCE
-    verdict_on_reward = _compared(result.reward, threshold, reaches=reaches)
+    is_enough = reaches(result.reward, threshold)
+    verdict_on_reward = _compared(result.reward, threshold, is_enough=is_enough)
     problem = _problem(result)
-    passes = reaches and not problem
+    passes = is_enough and not problem
     if must_miss:
         return _judge_must_miss(verdict_on_reward, problem, steps, passes=passes)
     message = verdict_on_reward
-    if not reaches and not problem:
+    if not is_enough and not problem:
         problem = _missing_headline(result)
     if problem:
-        message += f", but {problem}" if reaches else f": {problem}"
+        message += f", but {problem}" if is_enough else f": {problem}"
     return Verdict("passed" if passes else "failed", message, steps)
 
 
@@ -88,10 +62,10 @@ def format_reward(reward: float, other: float | None = None) -> str:
     return repr(reward)
 
 
-def _compared(reward: float, threshold: float, *, reaches: bool) -> str:
+def _compared(reward: float, threshold: float, *, is_enough: bool) -> str:
     # Within the tolerance the two count as equal, and should look so.
-    other = None if reaches and reward < threshold else threshold
-    sign = ">=" if reaches else "<"
+    other = None if is_enough and reward < threshold else threshold
+    sign = ">=" if is_enough else "<"
     shown = format_reward(reward, other)
     return (
         f"reward {shown} {sign} {format_reward(threshold, reward if other else None)}"

@@ -41,8 +41,8 @@ class StepResult:
     failure_kind: str | None = None
     is_infrastructure: bool = False
     """True when neither the agent nor the task is at fault."""
-    verifier_ids: tuple[str, ...] = ()
-    """Whose scores it wrote."""
+    scores: Mapping[str, float] = field(default_factory=dict)
+    """Those that it wrote, by verifier."""
     warnings: tuple[str, ...] = ()
     executions: int = 0
     started_at: float = 0.0
@@ -99,8 +99,17 @@ class StepRunResult:
 
 
 def step_to_plain(step: StepResult) -> dict[str, Json]:
-    """A step as what JSON can hold."""
+    """A step as what JSON can hold; :func:`step_from_plain` reads it."""
     return cast("dict[str, Json]", _steps().dump_python(step, mode="json"))
+
+
+def step_from_plain(data: Mapping[str, Any]) -> StepResult:
+    """The step that :func:`step_to_plain` wrote.
+
+    Raises:
+        pydantic.ValidationError: it is something else.
+    """
+    return _steps().validate_python(data)
 
 
 def run_to_plain(result: StepRunResult) -> dict[str, Json]:

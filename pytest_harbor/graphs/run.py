@@ -200,7 +200,7 @@ class _TaskRun:
             type=step.type,
             position=step.position,
             status=ending.status,
-            verifier_ids=tuple(self.opened.verifiers.get(step.id, ())),
+            scores=self._scores(step.id),
             warnings=self._warnings(step.id),
             executions=self.opened.executions(step.id),
             started_at=ending.started_at,
@@ -215,6 +215,14 @@ class _TaskRun:
             failure_kind=failure_kind(error),
             is_infrastructure=is_infrastructure(error),
         )
+
+    def _scores(self, step_id: str) -> dict[str, float]:
+        found = scores(self.opened.context.metadata)
+        return {
+            verifier: found[verifier]
+            for verifier in self.opened.verifiers.get(step_id, ())
+            if verifier in found
+        }
 
     def _masked(self, text: str) -> str:
         return self.opened.parts.masker.text(text)

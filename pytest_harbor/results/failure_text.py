@@ -10,8 +10,8 @@ from pytest_harbor.results.run_folder import relative_to
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from pytest_harbor.episodes.outcome import Verdict
     from pytest_harbor.episodes.result import EpisodeResult, TurnResult
+    from pytest_harbor.verdicts import Verdict
     from pytest_harbor.verification.ctrf import InnerTest
 
 TAIL_LINES: Final = 30

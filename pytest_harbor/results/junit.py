@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from pytest_harbor.episodes.result import EpisodeResult
+    from pytest_harbor.graphs.result import StepRunResult
     from pytest_harbor.results.summary import Summary
 
 PREFIX: Final = "harbor."
@@ -64,6 +65,37 @@ def properties(
         ("logs", relative_to(result.logs, root) if result.logs else None),
         ("seconds", round(result.seconds, 3)),
     ]
+    return _present(found)
+
+
+def step_task_properties(
+    result: StepRunResult, *, attempt: int, min_reward: float, root: Path
+) -> list[Property]:
+    """The properties of a step task's test case, in order."""
+    found: list[tuple[str, object]] = [
+        ("task", result.task_id),
+        ("model", result.model),
+        ("sandbox", ", ".join(result.sandboxes) or None),
+        ("attempt", attempt),
+        ("reward", result.reward),
+        ("min_reward", min_reward),
+        ("failure_kind", result.failure_kind),
+    ]
+    entries: Any = result.context.metadata.get("verifications") or {}
+    for verifier, entry in entries.items():
+        found.append((f"score.{verifier}", entry.get("score")))
+        found += [
+            (f"score.{verifier}.{row.get('id')}", row.get("score", row.get("result")))
+            for row in entry.get("results") or ()
+        ]
+    found += [
+        ("logs", relative_to(result.logs, root) if result.logs else None),
+        ("seconds", round(result.seconds, 3)),
+    ]
+    return _present(found)
+
+
+def _present(found: Iterable[tuple[str, object]]) -> list[Property]:
     return [
         (PREFIX + clean(name), _value(value))
         for name, value in found

@@ -22,12 +22,12 @@ from pytest_harbor import __version__
 from pytest_harbor.errors import REFUSED
 
 if TYPE_CHECKING:
-    from pytest_harbor.episodes.outcome import Verdict
     from pytest_harbor.episodes.result import (
         EpisodeResult,
         FailedAttempt,
         TurnResult,
     )
+    from pytest_harbor.verdicts import Verdict
 
 STARTED: Final = "started.jsonl"
 ROLLOUTS: Final = "rollouts.jsonl"
@@ -72,10 +72,16 @@ class Records:
         self.folder = folder
 
     def started(
-        self, *, origin: Origin, task_id: str, agent: str, attempt: int, sandbox: str
+        self,
+        *,
+        origin: Origin,
+        task_id: str,
+        agent: str | None,
+        attempt: int,
+        sandbox: str,
     ) -> None:
         """Note that an episode begins, so that a killed run shows what was going on."""
-        self._append(
+        self.append(
             STARTED,
             {
                 "node_id": origin.node_id,
@@ -98,12 +104,12 @@ class Records:
             last = number == len(result.failed_attempts)
             final = last and not (result.is_graded or result.mask_sample)
             row = common | _failure(attempt, final=final)
-            self._append(FAILURES, row | _judged(verdict) if final else row)
+            self.append(FAILURES, row | _judged(verdict) if final else row)
         if result.is_graded or result.mask_sample:
             row = common | _rollout(result) | _judged(verdict)
-            self._append(ROLLOUTS, row)
+            self.append(ROLLOUTS, row)
         elif not result.failed_attempts:
-            self._append(FAILURES, common | _only_failure(result) | _judged(verdict))
+            self.append(FAILURES, common | _only_failure(result) | _judged(verdict))
         if result.logs is not None:
             whole = common | _rollout(result) | _judged(verdict)
             whole["status"] = result.status
@@ -127,9 +133,10 @@ class Records:
             "ended_at": now,
             "seconds": 0.0,
         }
-        self._append(FAILURES, row)
+        self.append(FAILURES, row)
 
-    def _append(self, name: str, row: Mapping[str, object]) -> None:
+    def append(self, name: str, row: Mapping[str, object]) -> None:
+        """Add a line to one of the files, in one piece. Raises OSError."""
         line = json.dumps(plain(row), ensure_ascii=True, allow_nan=False) + "\n"
         target = os.open(
             self.folder / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644

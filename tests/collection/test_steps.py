@@ -13,7 +13,7 @@ from test_junit import properties, rows, suite
 
 from pytest_harbor.collection.live_steps import LiveSteps
 from pytest_harbor.collection.step_reports import StepReport
-from pytest_harbor.episodes.outcome import StepVerdict
+from pytest_harbor.verdicts import StepVerdict
 from task_folders import write_steps_task
 
 if TYPE_CHECKING:

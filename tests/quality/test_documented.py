@@ -15,9 +15,14 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 OPTION = r"(--harbor-[a-z-]*[a-z])"
 FIXTURES = {
+    "deployed_agent",
+    "deployed_env",
     "harbor_agent",
     "harbor_episode",
+    "harbor_judge",
+    "harbor_object_store",
     "harbor_provider",
+    "harbor_run",
     "harbor_sandbox",
     "harbor_sandbox_factory",
     "harbor_settings",
@@ -76,11 +81,13 @@ def test_pages_name_only_what_exists(parser, page):
 
 
 def test_fixtures():
-    from pytest_harbor.collection import fixtures
+    from pytest_harbor.collection import fixtures, step_fixtures
 
-    defined = {name for name in vars(fixtures) if name.startswith("harbor_")}
+    names = {*vars(fixtures), *vars(step_fixtures)}
+    defined = {name for name in names if name.startswith(("harbor_", "deployed_"))}
     assert defined == FIXTURES
-    assert words("fixtures-and-hooks.md", r"\| `(harbor_[a-z0-9_]+)` \|") == FIXTURES
+    documented = words("fixtures-and-hooks.md", r"\| `([a-z0-9_]+)` \| \w+ \|")
+    assert documented == FIXTURES
 
 
 def test_hooks():

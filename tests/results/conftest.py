@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from episode_samples import make_result
 
-from pytest_harbor.episodes.outcome import Verdict
 from pytest_harbor.results.records import Origin, Records
+from pytest_harbor.verdicts import Verdict
 
 
 @pytest.fixture

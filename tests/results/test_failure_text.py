@@ -6,8 +6,8 @@ from pathlib import Path
 
 from episode_samples import make_result, make_turn
 
-from pytest_harbor.episodes.outcome import StepVerdict, Verdict
 from pytest_harbor.results.failure_text import failure_text
+from pytest_harbor.verdicts import StepVerdict, Verdict
 from pytest_harbor.verification.ctrf import InnerTest
 
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from episode_samples import make_result, make_turn
 
-from pytest_harbor.episodes.outcome import Verdict
 from pytest_harbor.episodes.result import FailedAttempt
 from pytest_harbor.results import records
 from pytest_harbor.results.records import Origin, Records
+from pytest_harbor.verdicts import Verdict
 
 ORIGIN = Origin("datasets/t/task.toml::t[oracle]", min_reward=1.0)
 PASSED = Verdict("passed", "reward 1.00 >= 1.00")

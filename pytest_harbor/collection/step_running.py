@@ -1,0 +1,213 @@
+"""Run a step task for an item: engine, records, reports, verdict."""
+
+from __future__ import annotations
+
+import os
+import queue
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from pytest_harbor.collection import markers
+from pytest_harbor.collection import session as sessions
+from pytest_harbor.collection.items import EpisodeFailed, StepTaskItem
+from pytest_harbor.collection.live_step_run import LiveStepRun
+from pytest_harbor.collection.places import run_places
+from pytest_harbor.collection.private import skip_at_item
+from pytest_harbor.collection.step_files import step_types
+from pytest_harbor.errors import SANDBOX_UNAVAILABLE, HarborError
+from pytest_harbor.events import Event
+from pytest_harbor.results import junit, step_records
+from pytest_harbor.results.records import Origin, Records
+from pytest_harbor.results.step_text import step_text
+
+if TYPE_CHECKING:
+    from pytest_harbor.collection.providers import Choice
+    from pytest_harbor.graphs.objects import ObjectStore
+    from pytest_harbor.graphs.result import StepRunResult
+    from pytest_harbor.sandboxes.api import Provider
+    from pytest_harbor.settings import Settings
+    from pytest_harbor.tasks.steps.task import StepTask
+    from pytest_harbor.verdicts import Verdict
+
+DEFAULT_MIN_REWARD: Final = 1.0
+_RUN: Final = pytest.StashKey["Run"]()
+
+
+@dataclass(frozen=True)
+class StepRequest:
+    """Everything a run is made from; each part comes from a fixture."""
+
+    item: pytest.Item
+    task: StepTask
+    settings: Settings
+    provider: Choice
+    store: ObjectStore | None
+    attempt: int
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that ended, and what it is worth."""
+
+    verdict: Verdict
+    text: str
+
+
+def run(request: StepRequest) -> StepRunResult:
+    """Run the task; gives its result when there is one to judge.
+
+    Raises:
+        pytest.fail.Exception: infrastructure, a refusal.
+        pytest.skip.Exception: its kind of sandbox is not there, and that is no failure.
+    """
+    item = request.item
+    item.user_properties[:] = junit.without_ours(item.user_properties)
+    try:
+        result, finished = _run(request)
+    except HarborError as error:
+        sessions.of(item.config).record_broken(item, request.task.name, error.message)
+        raise
+    verdict = finished.verdict
+    if verdict.outcome == "skipped":
+        raise skip_at_item(verdict.message)
+    if verdict.outcome == "error":
+        raise pytest.fail.Exception(junit.clean(finished.text), pytrace=False)
+    if isinstance(item, StepTaskItem):
+        item.stash[_RUN] = finished
+    return result
+
+
+def fail_by_verdict(item: pytest.Item) -> None:
+    """The call of a collected item. Raises EpisodeFailed."""
+    finished = item.stash[_RUN]
+    del item.stash[_RUN]  # items live as long as the session, results need not
+    if finished.verdict.outcome == "failed":
+        raise EpisodeFailed(junit.clean(finished.text), pytrace=False)
+
+
+def threshold(item: pytest.Item, settings: Settings) -> float:
+    """The first that is set: marker, option or ini key, 1.0."""
+    for value in (markers.read(item).min_reward, settings.min_reward):
+        if value is not None:
+            return value
+    return DEFAULT_MIN_REWARD
+
+
+def providers_of(
+    session: sessions.HarborSession, choice: Choice, names: frozenset[str]
+) -> Mapping[str, Provider]:
+    """The providers a run needs, by name; one that a fixture brought serves for all."""
+    from pytest_harbor.sandboxes.api import Provider as ProviderType
+
+    if isinstance(choice, ProviderType):
+        provider = session.providers.choose(choice, needs_container=False)
+        return dict.fromkeys((*names, provider.name), provider)
+    return {name: session.providers.by_name(name) for name in sorted(names)}
+
+
+def _run(request: StepRequest) -> tuple[StepRunResult, Run]:
+    from pytest_harbor.graphs.verdict import judge
+
+    item, settings = request.item, request.settings
+    session = sessions.of(item.config)
+    origin = Origin(
+        node_id=item.nodeid,
+        min_reward=threshold(item, settings),
+        worker=session.worker,
+        is_test=not isinstance(item, StepTaskItem),
+        is_xfail=markers.expects_failure(item),
+    )
+    records, logs = run_places(session, f"{request.task.name}-{request.attempt}")
+    live = LiveStepRun(item, is_told=isinstance(item, StepTaskItem))
+    try:
+        result = _in_loop(request, records, origin, logs=logs, live=live)
+    except BaseException as error:
+        # A time limit of the item, Ctrl-C, a hook that raised: nobody graded it.
+        ended = live.interrupted(error)
+        if ended is not None:
+            verdict = judge(ended, threshold=origin.min_reward)
+            _record(request, records, origin, ended, verdict)
+        raise
+    verdict = judge(
+        result, threshold=origin.min_reward, allow_tolerated=settings.allow_tolerated
+    )
+    if result.failure_kind == SANDBOX_UNAVAILABLE and settings.unavailable == "skip":
+        verdict = replace(verdict, outcome="skipped")
+    _record(request, records, origin, result, verdict)
+    live.settle(verdict.steps)
+    root = item.config.rootpath
+    item.user_properties += junit.step_task_properties(
+        result, attempt=request.attempt, min_reward=origin.min_reward, root=root
+    )
+    return result, Run(verdict, step_text(result, verdict, root=root))
+
+
+def _record(
+    request: StepRequest,
+    records: Records,
+    origin: Origin,
+    result: StepRunResult,
+    verdict: Verdict,
+) -> None:
+    step_records.finished(
+        records, result, verdict, origin=origin, attempt=request.attempt
+    )
+
+
+def _in_loop(
+    request: StepRequest,
+    records: Records,
+    origin: Origin,
+    *,
+    logs: Path,
+    live: LiveStepRun,
+) -> StepRunResult:
+    """Run the engine in its loop and its events through the hooks, here."""
+    from pytest_harbor.graphs.preflight import needed_providers
+    from pytest_harbor.graphs.run import run as run_engine
+    from pytest_harbor.graphs.steps.api import RunSettings
+
+    item, task = request.item, request.task
+    session = sessions.of(item.config)
+    run_settings = RunSettings.of(request.settings)
+    names = needed_providers(task, run_settings)
+    providers = providers_of(session, request.provider, names)
+    records.started(
+        origin=origin,
+        task_id=task.name,
+        agent=None,
+        attempt=request.attempt,
+        sandbox=", ".join(sorted(names)),
+    )
+    inbox: queue.SimpleQueue[Event] = queue.SimpleQueue()
+
+    def receive(event: Event) -> None:
+        item.ihook.pytest_harbor_event(event=event, item=item)
+        live.see(event)
+
+    session.interrupts.arm()
+    call = partial(
+        run_engine,
+        task,
+        providers,
+        inbox.put,
+        logs=logs,
+        settings=run_settings,
+        store=request.store,
+        environ=dict(os.environ),
+        step_types=step_types(item.config),
+        run_id=f"{session.run_id}-{task.name}-{os.urandom(4).hex()}",
+        run_group_id=session.run_id,
+    )
+    try:
+        return session.bridge.run(call, inbox=inbox, receive=receive)
+    except BaseException:
+        while not inbox.empty():  # what it told while it was being cancelled
+            if isinstance(told := inbox.get(), Event):
+                live.note(told)
+        raise

@@ -1,0 +1,282 @@
+"""Step tasks as items: outcomes, subtests, records, JUnit (design 4, 5.4, 5.5)."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from test_junit import properties, suite
+
+if TYPE_CHECKING:
+    from scratch_project import Project
+
+CONFTEST = """
+import anyio
+import pytest
+from pytest_harbor.errors import SandboxLost, StepError
+from pytest_harbor.graphs.context import Put
+from pytest_harbor.graphs.steps.api import StepType
+from pytest_harbor.tasks.steps.step import Step
+
+TRIES = []
+
+class Do(Step):
+    fails: str = ""
+    times: int = 1000
+    score: float | None = None
+    hangs: bool = False
+
+async def do(step, run):
+    TRIES.append(step.id)
+    if step.hangs:
+        await anyio.sleep_forever()
+    if step.fails and TRIES.count(step.id) <= step.times:
+        raise SandboxLost(step.fails) if "machine" in step.fails else StepError(step.fails)
+    if step.score is not None:
+        rows = [{"id": "c", "criterion": "is good", "result": step.score >= 1, "score": step.score}]
+        run.write(Put("verifications", step.id, {"results": rows, "score": step.score}))
+
+@pytest.hookimpl
+def pytest_harbor_step_types():
+    return {"do": StepType(Do, do)}
+"""
+
+
+@pytest.fixture
+def doing(project: Project) -> Project:
+    project.file("conftest.py", CONFTEST)
+    return project
+
+
+def task(project: Project, name: str, *steps: dict[str, Any]) -> None:
+    whole = [
+        {"id": f"s{number}", "type": "do", **step}
+        for number, step in enumerate(steps, 1)
+    ]
+    project.file(f"{name}.task.json", json.dumps(whole))
+
+
+@pytest.mark.parametrize(
+    ("steps", "options", "outcome", "text"),
+    [
+        ([{}], [], "passed", ""),
+        ([{"score": 1}], [], "passed", ""),
+        ([{"score": 0.5}], [], "failed", "reward 0.50 < 1.00: s1 0.50"),
+        ([{"score": 0.5}], ["--harbor-min-reward", "0.5"], "passed", ""),
+        (
+            [{"score": 0.5}, {"score": 1}],
+            [],
+            "failed",
+            "reward 0.50 < 1.00: s1 0.50",
+        ),
+        (
+            [{"fails": "no such door"}],
+            [],
+            "failed",
+            "step 's1' (do) failed: no such door",
+        ),
+        (
+            [{"score": 0.5}, {"fails": "no such door"}],
+            [],
+            "failed",
+            "reward 0.50, but step 's2' (do) failed: no such door",
+        ),
+        (
+            [{"fails": "the machine is gone"}],
+            [],
+            "errors",
+            "step 's1' (do) failed: the machine is gone",
+        ),
+        (
+            [{"fails": "a pity", "fail_task_on_error": False}],
+            [],
+            "failed",
+            "step 's1' (do) failed: a pity (tolerated; --harbor-allow-tolerated)",
+        ),
+        (
+            [{"fails": "a pity", "fail_task_on_error": False}, {"score": 1}],
+            ["--harbor-allow-tolerated"],
+            "passed",
+            "",
+        ),
+    ],
+)
+def test_outcomes(doing: Project, steps, options, outcome, text):
+    task(doing, "t", *steps)
+    result = doing.run(*options)
+    counts = result.parseoutcomes()
+    assert counts.get(outcome) == 1, counts
+    if text:
+        result.stdout.fnmatch_lines([text.replace("[", "[[]")])
+    assert "Traceback" not in str(result.stdout)
+
+
+def test_steps_are_subtests(doing: Project):
+    task(doing, "t", {}, {"score": 0.5}, {"fails": "no such door"}, {})
+    result = doing.run("-v")
+    result.stdout.fnmatch_lines(
+        [
+            "t.task.json::t SUBPASSED[[]s1]*",
+            "t.task.json::t SUBPASSED[[]s2] reward=0.50*",
+            "t.task.json::t SUBFAILED[[]s3] (no such door)*",
+            "t.task.json::t SUBSKIPPED[[]s4] (not run: stopped after s3)*",
+            "t.task.json::t FAILED*",
+        ]
+    )
+
+
+def test_the_text_has_verifier_rows_and_steps(doing: Project):
+    task(doing, "t", {"score": 0.0})
+    result = doing.run()
+    result.stdout.fnmatch_lines(
+        [
+            "reward 0.00 < 1.00: s1 0.00",
+            "step  type  seconds  outcome",
+            "s1    do * passed",
+            "verifier s1: 0.00",
+            "  FAIL  c: is good",
+            "logs: .pytest_harbor/*/t-1",
+        ]
+    )
+
+
+def test_records_and_summary(doing: Project):
+    task(doing, "good", {"score": 1})
+    task(doing, "lost", {"fails": "the machine is gone"})
+    result = doing.run()
+    (row,) = doing.rows("rollouts.jsonl")
+    assert row["task_id"] == "good"
+    assert row["format"] == "steps"
+    assert row["outcome"] == "passed"
+    assert row["verifier_rewards"] == {"s1": 1.0}
+    assert row["steps"][0]["status"] == "passed"
+    (failure,) = doing.rows("rollouts_failures.jsonl")
+    assert failure["failure_kind"] == "harbor:sandbox_lost"
+    assert failure["failed_steps"][0]["is_fatal"] is True
+    result.stdout.fnmatch_lines(["2 episodes: 1 passed, 0 failed, 1 error; *"])
+    context = json.loads((doing.latest / "good-1/context.json").read_text())
+    assert context["metadata"]["verifications"]["s1"]["score"] == 1
+
+
+@pytest.mark.parametrize("workers", [[], ["-n", "2"]])
+def test_junit(doing: Project, workers):
+    task(doing, "t", {"score": 1}, {"score": 0.25})
+    task(doing, "u", {})
+    doing.run_apart("--junitxml", "j.xml", *workers)
+    cases = {
+        f"{case.attrib['classname']}.{case.attrib['name']}": case
+        for case in suite(doing).findall("testcase")
+    }
+    assert sorted(cases) == [
+        "t.task.json.t",
+        "t.task.json.t.s1",
+        "t.task.json.t.s2",
+        "u.task.json.u",
+        "u.task.json.u.s1",
+    ]
+    found = dict(properties(cases["t.task.json.t"]))
+    assert list(found) == [
+        "harbor.task",
+        "harbor.attempt",
+        "harbor.reward",
+        "harbor.min_reward",
+        "harbor.score.s1",
+        "harbor.score.s1.c",
+        "harbor.score.s2",
+        "harbor.score.s2.c",
+        "harbor.logs",
+        "harbor.seconds",
+    ]
+    assert found["harbor.reward"] == "0.25"
+
+
+def test_a_retry_leaves_one_report_per_step(doing: Project):
+    task(
+        doing,
+        "t",
+        {},
+        {
+            "fails": "not yet",
+            "times": 1,
+            "retry_config": {"retry_from_step_id": "s1"},
+        },
+    )
+    result = doing.run("-v")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["*1 passed, 2 subtests passed*"])
+
+
+def test_a_time_limit_of_the_item(doing: Project):
+    task(doing, "t", {}, {"hangs": True}, {})
+    result = doing.run_apart("-v", "--timeout", "4")
+    result.stdout.fnmatch_lines(
+        [
+            "t.task.json::t SUBPASSED[[]s1]*",
+            "t.task.json::t SUBERROR[[]s2]*",
+            "t.task.json::t SUBSKIPPED[[]s3]*",
+            "t.task.json::t ERROR*",
+        ]
+    )
+    (row,) = doing.rows("rollouts_failures.jsonl")
+    assert row["failure_kind"] == "cancelled"
+
+
+def test_a_project_may_override_and_mark(doing: Project):
+    task(doing, "t", {"score": 0.5})
+    doing.file(
+        "test_it.py",
+        """
+import pytest
+@pytest.mark.harbor("t.task.json")
+def test_it(harbor_run):
+    assert harbor_run.reward == 0.5
+    assert harbor_run.scores == {"s1": 0.5}
+    assert harbor_run.context.metadata["task_id"] == "t"
+""",
+    )
+    doing.run("test_it.py").assert_outcomes(passed=1)
+    doing.run(
+        "t.task.json", "--harbor-override", "s1.score=1", "--harbor-seed", "x=y"
+    ).assert_outcomes(passed=1)
+
+
+def test_the_marker_names_no_file(doing: Project):
+    doing.file(
+        "test_it.py",
+        """
+import pytest
+@pytest.mark.harbor("nowhere.task.json")
+def test_it(harbor_run):
+    pass
+""",
+    )
+    result = doing.run()
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(
+        ["*no step task file and no bundle 'nowhere.task.json'*"]
+    )
+
+
+def test_steps_by_hand(doing: Project):
+    doing.file(
+        "test_it.py",
+        """
+import pytest
+from pytest_harbor import HarborError
+
+def test_it(harbor_run):
+    harbor_run.step("do", score=0.75)
+    assert harbor_run.reward == 0.75
+    with pytest.raises(HarborError, match="no such door"):
+        harbor_run.step("do", fails="no such door")
+    with pytest.raises(HarborError, match="scoer"):
+        harbor_run.step("do", scoer=1)
+
+@pytest.mark.anyio
+async def test_async(harbor_run):
+    await harbor_run.step("do", score=0.25)
+    assert harbor_run.reward == 0.25
+""",
+    )
+    doing.run("-p", "anyio", "-k", "not trio").assert_outcomes(passed=2)
