@@ -181,6 +181,43 @@ def test_places_that_hold_something_are_refused(container_files):
     assert facts["after"] == ["/solution"]
 
 
+def test_installed_software_is_copied_in_and_taken_back(container_files):
+    (facts,) = in_container(
+        container_files,
+        """
+        script = "date +%N >$AGENT_PREFIX/made; echo echo works >$AGENT_PREFIX/bin/x"
+        install = InstallScript("tool", script, env={"AGENT_VERSION": "1"})
+        os.environ["XDG_CACHE_HOME"] = "/cache"
+        async def main():
+            provider = LocalProvider(mode="in-place")
+            await provider.probe()
+            made, texts = [], []
+            for _ in range(2):
+                spec = EnvironmentSpec(install=install)
+                box = await provider.start(spec, name="t", labels={})
+                made.append(await box.read_text("/opt/harbor-agents/tool/made"))
+                done = await box.exec("sh /opt/harbor-agents/tool/bin/x")
+                await box.exec("echo bad >/opt/harbor-agents/tool/made")
+                texts.append(done.stdout)
+                await box.stop()
+            os.makedirs("/opt/harbor-agents/tool/mine")
+            try:
+                await provider.start(spec, name="t", labels={})
+            except UnsupportedByProvider as error:
+                refused = str(error)
+            await provider.aclose()
+            report(made=made, texts=texts, after=there(), refused=refused,
+                   left=os.listdir("/opt/harbor-agents/tool"))
+        anyio.run(main)
+        """,
+    )
+    assert facts["texts"] == ["works\n"] * 2
+    assert facts["made"][0] == facts["made"][1] != "bad\n"
+    assert facts["after"] == []
+    assert "/opt/harbor-agents/tool already holds something" in facts["refused"]
+    assert facts["left"] == ["mine"]
+
+
 def test_network_is_refused_by_name(container_files):
     (facts,) = in_container(
         container_files,
