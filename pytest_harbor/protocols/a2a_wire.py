@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 import anyio
 import httpx
@@ -202,12 +202,26 @@ def _core_part(part: Part, number: int) -> pb.Part:
 
 def _our_parts(parts: Iterable[pb.Part]) -> tuple[Part, ...]:
     return tuple(
-        conversions.to_compat_part(part).model_dump(
-            by_alias=True, exclude_none=True, mode="json"
-        )
+        _plain(conversions.to_compat_part(part))
         for part in parts
         if part.WhichOneof("content")
     )
+
+
+def _plain(model: v0_3.Part | v0_3.Message | v0_3.Task) -> dict[str, Any]:
+    dumped = model.model_dump(by_alias=True, exclude_none=True, mode="json")
+    return cast("dict[str, Any]", _with_integers(dumped))
+
+
+def _with_integers(value: Any) -> Any:
+    """JSON whose whole numbers are integers again: protobuf keeps floats alone."""
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        return int(value)
+    if isinstance(value, dict):
+        return {key: _with_integers(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_with_integers(item) for item in value]
+    return value
 
 
 def _seen_message(message: pb.Message) -> Seen:
@@ -217,9 +231,7 @@ def _seen_message(message: pb.Message) -> Seen:
         task_id=message.task_id or None,
         context_id=message.context_id,
         message_parts=_our_parts(message.parts),
-        raw=conversions.to_compat_message(message).model_dump(
-            by_alias=True, exclude_none=True, mode="json"
-        ),
+        raw=_plain(conversions.to_compat_message(message)),
     )
 
 
@@ -235,7 +247,5 @@ def _seen_task(task: pb.Task) -> Seen:
             part for artifact in task.artifacts for part in _our_parts(artifact.parts)
         ),
         stamp=task.status.SerializeToString(deterministic=True).hex(),
-        raw=conversions.to_compat_task(task).model_dump(
-            by_alias=True, exclude_none=True, mode="json"
-        ),
+        raw=_plain(conversions.to_compat_task(task)),
     )

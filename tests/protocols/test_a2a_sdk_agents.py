@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import anyio
 import pytest
 
@@ -99,12 +101,13 @@ async def test_artifact_counts_when_the_status_is_silent(sample):
 
 
 async def test_data_parts(sample):
-    sent = (
-        '{"usage": {"tool_call_count": 3}, "structured_output": {"n": 2, "b": false}}'
-    )
+    typed = {"n": 2, "x": 1.5, "b": False, "l": [0, None], "big": 1e300}
+    sent = json.dumps({"usage": {"tool_call_count": 3}, "structured_output": typed})
     reply = await ask(sample, f"data {sent}")
     assert reply.tool_call_count == 3
-    assert reply.structured_output == {"n": 2, "b": False}
+    # As text: 2 == 2.0, and protobuf makes floats of all numbers.
+    told = json.dumps(reply.structured_output, sort_keys=True)
+    assert told == json.dumps(typed, sort_keys=True)
     assert reply.text == "see the data"
 
 
