@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from pytest_harbor.agents import catalogue
 from pytest_harbor.agents.nop import NopAgent
 from pytest_harbor.agents.oracle import OracleAgent
 from pytest_harbor.agents.registry import resolve_agent
@@ -81,11 +82,15 @@ def test_registered():
     assert isinstance(resolve_agent("house", model=None, known=known), NopAgent)
 
 
+KNOWN = ", ".join(sorted(["house", "nop", "oracle", *catalogue.MODULES]))
+
+
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("oracel", "Did you mean 'oracle'? Known ones: house, nop, oracle"),
-        ("zzz", "Known ones: house, nop, oracle"),
+        ("oracel", f"Did you mean 'oracle'? Known ones: {KNOWN}"),
+        ("claude-cod", f"Did you mean 'claude-code'? Known ones: {KNOWN}"),
+        ("zzz", f"Known ones: {KNOWN}"),
         (":x", "unknown agent"),
         ("no_such_module_at_all:X", "pythonpath"),
         ("agents_that_break:X", "No module named 'no_such_library'"),

@@ -10,8 +10,14 @@ if TYPE_CHECKING:
     from pytest_harbor.agents.command.declaration import AgentDeclaration
 
 MODULES: Final[Mapping[str, str]] = {
+    "aider": "aider",
     "claude-code": "claude_code",
+    "codex": "codex",
+    "gemini-cli": "gemini_cli",
+    "goose": "goose",
+    "mini-swe-agent": "mini_swe_agent",
     "opencode": "opencode",
+    "qwen-code": "qwen_code",
 }
 """Agent to its module in this package, which has a ``DECLARATION``."""
 

@@ -129,7 +129,9 @@ class StreamReader:
         identity = as_text(message.get("id"))
         draft = self._answers.get(identity)
         if draft is None:
-            draft = steps.agent(metrics=self._metrics(identity, message.get("usage")))
+            metrics = self._metrics(identity, message.get("usage"))
+            draft = _unfinished(steps) or steps.agent()
+            draft.metrics = metrics
             model = as_text(message.get("model"))
             draft.model = model if model and model != self.model else None
             if identity:
@@ -243,6 +245,14 @@ class StreamReader:
             final=self.final_metrics(),
             subagents=subagents,
         )
+
+
+def _unfinished(steps: Steps) -> StepDraft | None:
+    """An answer whose first part came without usage: what follows is the rest of it."""
+    last = steps.drafts[-1] if steps.drafts else None
+    if last is None or last.source != "agent" or last.metrics or last.calls:
+        return None
+    return last
 
 
 def _usage_by_message(files: Mapping[str, str]) -> dict[str, Metrics]:
