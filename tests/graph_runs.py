@@ -1,4 +1,4 @@
-"""Runs step tasks of the library's bundle, for tests: real servers in real sandboxes."""
+"""Runs step tasks of a bundle with plain servers, for tests: real servers, real sandboxes."""
 
 from __future__ import annotations
 
@@ -14,45 +14,48 @@ from pytest_harbor.graphs.run import run
 from pytest_harbor.sandboxes.api import Provider
 from step_bundles import load_steps
 
-SERVER = """\
-from pytest_harbor.env import Environment
-
-env = Environment("library", state={"shelves": {}, "loans": []})
-
-@env.tool
-def find(title: str) -> str:
-    "On which shelf a book stands."
-    return env.state["shelves"].get(title, "nowhere")
-
-@env.tool
-def lend(title: str, reader: str) -> str:
-    "Lend a book."
-    env.state["loans"].append({"title": title, "reader": reader})
-    return "lent"
-
-env.run()
-"""
-AGENT_TOML = 'command = ["python", "-m", "pytest_harbor.agents.scripted"]\n'
-FILES: Mapping[str, str] = {
-    "envs/library/server.py": SERVER,
-    "artifacts/shelves/shelves.json": '{"shelves": {"Atlas": "north wall"}}',
-    "agents/clerk/agent.toml": AGENT_TOML,
-    "agents/clerk/script.json": json.dumps({"answers": [{"answer": "Good day."}]}),
-}
+SERVERS = Path(__file__).with_name("servers")
 
 
 @dataclass
 class Library:
-    """A bundle in a folder, and a provider to run its tasks with."""
+    """A bundle in a folder, and providers to run its tasks with."""
 
     root: Path
     providers: Mapping[str, Provider]
-    files: dict[str, str | bytes] = field(default_factory=lambda: dict(FILES))
+    files: dict[str, str | bytes] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
+
+    def env(self, name: str = "library", **config: Any) -> None:
+        """An env whose server is ``servers/plain_env.py``."""
+        folder = f"envs/{name}"
+        self.files[f"{folder}/env.toml"] = (
+            'command = ["python", "server.py"]\n'
+            f'environment_name = "{config.pop("wanted_name", name)}"\n'
+        )
+        self.files[f"{folder}/server.py"] = (SERVERS / "plain_env.py").read_text()
+        self.files[f"{folder}/config.json"] = json.dumps(config)
+
+    def agent(self, name: str = "clerk", **config: Any) -> None:
+        """An agent whose server is ``servers/plain_agent.py``."""
+        folder = f"agents/{name}"
+        self.files[f"{folder}/agent.toml"] = 'command = ["python3", "agent.py"]\n'
+        self.files[f"{folder}/agent.py"] = (SERVERS / "plain_agent.py").read_text()
+        self.files[f"{folder}/config.json"] = json.dumps(config)
 
     async def run(self, *steps: Mapping[str, Any], **options: Any) -> StepRunResult:
         """Run steps as one task."""
-        task = load_steps(self.root / "bundle", list(steps), files=self.files)
+        types = options.get("step_types", {})
+        load = {
+            key: options.pop(key) for key in ("seed", "overrides") if key in options
+        }
+        task = load_steps(
+            self.root / "bundle",
+            list(steps),
+            files=self.files,
+            step_types={name: kind.model for name, kind in types.items()},
+            **load,
+        )
         return await run(
             task,
             self.providers,
@@ -60,8 +63,3 @@ class Library:
             logs=self.root / "logs",
             **{"environ": {}, **options},
         )
-
-    def script(self, *answers: Any, agent: str = "clerk") -> None:
-        """What the agent answers."""
-        text = json.dumps({"answers": list(answers)})
-        self.files[f"agents/{agent}/script.json"] = text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from pytest_harbor.errors import ProtocolError, ServerUnreachable, StepError
@@ -76,7 +76,7 @@ class ServerAgent(AgentSource):
             what=f"agent '{launch.name}'",
             slug=f"agent-{launch.name}",
             provider=where,
-            spec=spec_of(self.entry, where, launch.limits),
+            spec=_with_policy(spec_of(self.entry, where, launch.limits), launch),
             listening=AGENT_LISTENING,
             probe=answers_its_card,
             command=command_of(self.entry, where),
@@ -86,6 +86,19 @@ class ServerAgent(AgentSource):
             ttl_seconds=launch.ttl_seconds,
             hint=f"add a CMD to {self.entry.dockerfile or self.entry.image}",
         )
+
+
+def _with_policy(spec: EnvironmentSpec, launch: AgentLaunch) -> EnvironmentSpec:
+    """The spec with the network that the step asks for; providers refuse what they lack."""
+    policy = launch.network_policy
+    if policy is None or policy["mode"] == "allow_all":
+        return spec
+    hosts = (*_strings(policy["allow_hosts"]), *_strings(policy["allow_cidrs"]))
+    return replace(spec, network="allowlist", allowed_hosts=hosts)
+
+
+def _strings(value: object) -> tuple[str, ...]:
+    return tuple(value) if isinstance(value, (list, tuple)) else ()
 
 
 def find_agent(

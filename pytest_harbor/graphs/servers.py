@@ -122,6 +122,7 @@ class SandboxServer(Instance):
         self._death: str | None = None
         self._died = anyio.Event()
         self._watching = anyio.CancelScope()
+        self._lifetime = anyio.CancelScope()
         self._stopping = anyio.Lock()
         self._is_up = False
         self.start_seconds = 0.0
@@ -186,12 +187,14 @@ class SandboxServer(Instance):
                     continue
                 raise
             self._is_up = True
+            self._lifetime.deadline = anyio.current_time() + self.plan.ttl_seconds
             return
 
     def _reset(self) -> None:
         self._death = None
         self._died = anyio.Event()
         self._watching = anyio.CancelScope()
+        self._lifetime = anyio.CancelScope()
 
     def _variables(self, port: int, shares_ports: bool) -> dict[str, str]:
         listening = self.plan.listening
@@ -226,7 +229,7 @@ class SandboxServer(Instance):
     async def _watch(self, process: Process) -> None:
         """Wait for the server's end, or for the end of its lifetime."""
         with self._watching:
-            with anyio.move_on_after(self.plan.ttl_seconds) as lifetime:
+            with self._lifetime as lifetime:
                 try:
                     self._die(_how_it_ended(await process.wait()))
                 except SandboxError as error:
