@@ -11,7 +11,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from pytest_harbor.errors import TaskLoadError
+from pytest_harbor.tasks.steps.keys import file_keys
 from pytest_harbor.tasks.steps.load import load_step_task
+from pytest_harbor.tasks.steps.model import STEP_TYPES
 from pytest_harbor.tasks.steps.order import ancestors, dependencies
 from pytest_harbor.tasks.steps.step import Step
 
@@ -126,3 +128,59 @@ def test_ancestors_of_an_unknown_parent_are_the_parent() -> None:
         "a": {"zzz"},
         "b": {"a", "zzz"},
     }
+
+
+WORDS = ["s0", "s1", "library", "clerk", "reply", "rules", "x", ""]
+INNER_KEYS = [
+    "id",
+    "kind",
+    "text",
+    "file",
+    "uri",
+    "name",
+    "min",
+    "max",
+    "value",
+    "criterion",
+    "weight",
+    "outcomes",
+    "score",
+    "url",
+    "task_step_id",
+]
+ANYTHING = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.sampled_from(WORDS),
+    lambda below: (
+        st.lists(below, max_size=3)
+        | st.dictionaries(st.sampled_from(INNER_KEYS), below, max_size=3)
+    ),
+    max_leaves=6,
+)
+
+
+@st.composite
+def strange_steps(draw: st.DrawFn) -> Any:
+    """A step of a known type whose fields are there and hold anything."""
+    kind = draw(st.sampled_from(sorted(STEP_TYPES)))
+    fields = sorted(file_keys(STEP_TYPES[kind]) - {"type"})
+    step = draw(st.dictionaries(st.sampled_from(fields), ANYTHING, max_size=6))
+    return draw(st.just({"id": "s0", "type": kind, **step}) | ANYTHING)
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(strange_steps(), max_size=3))
+def test_whatever_a_file_holds_it_loads_or_says_why(desk: Path, steps: Any) -> None:
+    problems = None
+    try:
+        task = load(desk, steps)
+    except TaskLoadError as error:
+        problems = error.problems
+    if problems is None:
+        assert len(task.steps) == len(steps)
+    else:
+        assert all(problem.rule for problem in problems)
+        assert all(str(problem).startswith("tasks/t.json") for problem in problems)
