@@ -929,6 +929,10 @@ FOLLOW_UPS: dict[str, tuple[list[Any], list[str]]] = {
             "step 4 'grade': prompt_id: is missing",
         ],
     ),
+    "two names that are missing are not the same": (
+        [without(env_up(), "env_id"), without(env_up(id="more"), "env_id")],
+        ["step 1 'up': env_id: is missing", "step 2 'more': env_id: is missing"],
+    ),
     "a refused prompt is no lack of one": (
         [agent_up(), ask(prompt=3)],
         ["step 2 'ask': prompt: must be a string, not the number 3"],
@@ -957,5 +961,5 @@ FOLLOW_UPS: dict[str, tuple[list[Any], list[str]]] = {
 @pytest.mark.parametrize("case", FOLLOW_UPS)
 def test_follow_ups_are_not_told(tmp_path: Path, case: str) -> None:
     steps, expected = FOLLOW_UPS[case]
-    found = problems_of(tmp_path, steps)
+    found = problems_of(tmp_path, steps, strict=True)
     assert [line.removeprefix("tasks/t.json: ") for line in found] == expected
