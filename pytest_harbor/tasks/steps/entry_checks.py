@@ -137,8 +137,7 @@ class _Checker:
         if first.position == step.position:
             return f"{self.steps.where(step.position)}: {what} of the one before"
         other = f"step {first.position} '{first.id}'"
-        above = self.steps.ancestors.get(step.id, frozenset())
-        if first.id in above:
+        if first.id in self.steps.above(step):
             what += f": nothing is left of {other}"
         else:
             what += f": the order with {other} is open; add it to depends_on"

@@ -19,7 +19,7 @@ from pytest_harbor.tasks.steps.keys import path_text
 from pytest_harbor.tasks.steps.model import STEP_TYPES
 from pytest_harbor.tasks.steps.names import check_names
 from pytest_harbor.tasks.steps.overrides import filled, overridden
-from pytest_harbor.tasks.steps.read_steps import SHAPE, read_steps
+from pytest_harbor.tasks.steps.read_steps import SHAPE, place, read_steps, step_id
 from pytest_harbor.tasks.steps.step import Step
 from pytest_harbor.tasks.steps.task import StepTask
 from pytest_harbor.tasks.validation import JSON_WORDS, shown
@@ -117,22 +117,12 @@ def in_order(problems: Iterable[Problem]) -> list[Problem]:
 
 def _steps_of(parsed: Any, label: str, found: Findings) -> Sequence[Any] | None:
     """The list of steps, of a bare list or a stored task."""
-    steps = parsed
     if isinstance(parsed, dict):
-        steps = parsed.get("steps")
-        for path in keys_given_twice(parsed):
-            if path[:1] != ("steps",) or len(path) == 1:  # else it is told of the step
-                what = "is given twice; keep one"
-                found.problem(f"{label}: {path_text(path)}", what, SHAPE)
+        _check_stored(parsed, label, found)
         if "steps" not in parsed:
             found.problem(label, "is an object without 'steps'", SHAPE)
             return None
-        for key in parsed:
-            if key not in STORED_KEYS:
-                found.warn(f"{label}: unknown key '{key}' beside the steps")
-        if parsed.get("type", "task") != "task":
-            kind = shown(parsed["type"], JSON_WORDS)
-            found.problem(f"{label}: type", f'must be "task", not {kind}', SHAPE)
+    steps = parsed["steps"] if isinstance(parsed, dict) else parsed
     if not isinstance(steps, list):
         what = shown(steps, JSON_WORDS)
         if steps is not parsed:
@@ -144,4 +134,22 @@ def _steps_of(parsed: Any, label: str, found: Findings) -> Sequence[Any] | None:
     if not steps:
         found.problem(label, "has no steps", SHAPE)
         return None
+    for index, step in enumerate(steps):
+        for path in keys_given_twice(step):
+            where = place(label, index + 1, step_id(step), path_text(path))
+            found.problem(where, "is given twice; keep one", SHAPE)
     return steps
+
+
+def _check_stored(task: Mapping[str, Any], label: str, found: Findings) -> None:
+    """The keys that a stored task has beside its steps."""
+    for path in keys_given_twice(task):
+        if path[:1] != ("steps",) or len(path) == 1:  # else it is told of the step
+            what = "is given twice; keep one"
+            found.problem(f"{label}: {path_text(path)}", what, SHAPE)
+    for key in task:
+        if key not in STORED_KEYS:
+            found.warn(f"{label}: unknown key '{key}' beside the steps")
+    if task.get("type", "task") != "task":
+        kind = shown(task["type"], JSON_WORDS)
+        found.problem(f"{label}: type", f'must be "task", not {kind}', SHAPE)

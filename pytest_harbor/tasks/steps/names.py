@@ -97,7 +97,7 @@ def _check_read(
         else:
             found.problem(where, what, READ)
         return
-    above = steps.ancestors.get(step.id, frozenset())
+    above = steps.above(step)
     if any(writer.step.id in above for writer in known):
         return
     writer = known[0].step

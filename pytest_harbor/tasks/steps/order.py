@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
@@ -68,11 +68,18 @@ def did_you_mean(name: str, known: Mapping[str, Any] | Sequence[str]) -> str:
 
 
 def ancestors(
-    depends_on: Iterator[tuple[str, Sequence[str]]],
-) -> dict[str, frozenset[str]]:
-    """Per step id all steps that have ended before it starts; steps in file order."""
+    steps: Iterable[tuple[str | None, Sequence[str]]],
+) -> list[frozenset[str]]:
+    """Per step the ids of all that have ended before it starts.
+
+    ``steps`` are ids with what each waits for, in file order; of an id that is there
+    twice the first one counts.
+    """
     known: dict[str, frozenset[str]] = {}
-    for name, parents in depends_on:
+    found = []
+    for name, parents in steps:
         above = (known.get(parent, frozenset()) for parent in parents)
-        known.setdefault(name, frozenset(parents).union(*above))
-    return known
+        found.append(frozenset(parents).union(*above))
+        if name is not None:
+            known.setdefault(name, found[-1])
+    return found

@@ -13,7 +13,6 @@ from pydantic_core import ErrorDetails
 from pytest_harbor.errors import TaskLoadError
 from pytest_harbor.tasks.findings import Findings
 from pytest_harbor.tasks.steps.bundle import Bundle
-from pytest_harbor.tasks.steps.json_text import keys_given_twice
 from pytest_harbor.tasks.steps.keys import file_keys, path_text, unread_keys
 from pytest_harbor.tasks.steps.order import ancestors, dependencies, did_you_mean
 from pytest_harbor.tasks.steps.step import LOADING, NameKind, Step
@@ -70,12 +69,16 @@ class Steps:
     """Those that could be read, in order."""
     unread: list[type[Step] | None]
     """Models of the others; ``None`` for one whose type is unknown."""
-    ancestors: Mapping[str, frozenset[str]]
-    """Per step all that have ended before it starts."""
+    ancestors: Sequence[frozenset[str]]
+    """Of all steps: the ids of those that have ended before it starts."""
 
     def where(self, position: int, field: str = "") -> str:
         """A place in the file; ``position`` starts at 1."""
         return place(self.label, position, self.ids[position - 1], field)
+
+    def above(self, step: Step) -> frozenset[str]:
+        """The ids of the steps that have ended before ``step`` starts."""
+        return self.ancestors[step.position - 1]
 
     def may_write(self, kind: NameKind) -> bool:
         """True when a step that could not be read might have written such a name."""
@@ -113,7 +116,7 @@ class _Reader:
         self.bundle = bundle
         self.step_types = step_types
         self.found = found
-        self.ids = [_id(step) for step in raw]
+        self.ids = [step_id(step) for step in raw]
         self.first: dict[str, int] = {}
         for index, name in enumerate(self.ids):
             if name is not None:
@@ -121,14 +124,10 @@ class _Reader:
 
     def read(self) -> Steps:
         waits = [self._dependencies(index) for index in range(len(self.raw))]
-        above = ancestors(
-            (name, ids)
-            for name, ids in zip(self.ids, waits, strict=True)
-            if name is not None
-        )
+        above = ancestors(zip(self.ids, waits, strict=True))
         result = Steps(self.label, self.ids, [], [], above)
         for index, ids in enumerate(waits):
-            step, model = self._step(index, ids, above)
+            step, model = self._step(index, ids, above[index])
             if step is None:
                 result.unread.append(model)
             else:
@@ -151,15 +150,13 @@ class _Reader:
         return resolved.ids
 
     def _step(
-        self, index: int, waits: tuple[str, ...], above: Mapping[str, frozenset[str]]
+        self, index: int, waits: tuple[str, ...], above: frozenset[str]
     ) -> tuple[Step | None, type[Step] | None]:
         """The step, or ``None`` with its type's model."""
         raw = self.raw[index]
         if not isinstance(raw, dict):
             self.problem(index, "", f"must be an object, not {shown(raw, JSON_WORDS)}")
             return None, None
-        for path in keys_given_twice(raw):
-            self.problem(index, path_text(path), "is given twice; keep one")
         self._check_id(index, raw)
         model = self._model(index, raw)
         if model is None:
@@ -256,9 +253,7 @@ class _Reader:
             "skill_md": entry.text,
         }
 
-    def _retry(
-        self, index: int, retry: Any, above: Mapping[str, frozenset[str]]
-    ) -> Any:
+    def _retry(self, index: int, retry: Any, above: frozenset[str]) -> Any:
         """``retry_config`` under today's name; the step must be there and earlier."""
         if not isinstance(retry, dict):
             return retry
@@ -278,7 +273,7 @@ class _Reader:
             what = (
                 f"'{target}' is no step of this task{did_you_mean(target, self.first)}"
             )
-        elif target not in above[own]:
+        elif target not in above:
             what = f"'{target}' is neither this step nor one that it waits for"
         else:
             return config
@@ -326,6 +321,7 @@ def _blanks(model: type[Step]) -> Mapping[str, Any]:
     }
 
 
-def _id(step: Any) -> str | None:
+def step_id(step: Any) -> str | None:
+    """The id of a step as the file has it, or ``None`` where it is not usable."""
     name = step.get("id") if isinstance(step, dict) else None
     return name if isinstance(name, str) and name.strip() else None

@@ -74,7 +74,8 @@ class Step(Record):
     position: int = 0
     """Place in the file, from 1."""
     raw: Mapping[str, Any] = Field(default_factory=dict, repr=False)
-    """The step as this run has it: the file's keys after overrides and placeholders."""
+    """The file's keys as this run has them: after overrides and placeholders, by today's
+    names, with the bundle's skills in full."""
 
     old_names: ClassVar[Mapping[str, str]] = {}
     """Old spellings of fields that are still read."""

@@ -49,4 +49,5 @@ class StepTask:
     @cached_property
     def ancestors(self) -> Mapping[str, frozenset[str]]:
         """Per step id the ids of all steps that have ended before it starts."""
-        return ancestors((step.id, step.depends_on) for step in self.steps)
+        found = ancestors((step.id, step.depends_on) for step in self.steps)
+        return dict(zip(self.by_id, found, strict=True))

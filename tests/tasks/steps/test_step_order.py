@@ -124,10 +124,14 @@ def test_a_step_without_an_id_is_nobodys_parent() -> None:
 
 
 def test_ancestors_of_an_unknown_parent_are_the_parent() -> None:
-    assert ancestors(iter([("a", ["zzz"]), ("b", ["a"])])) == {
-        "a": {"zzz"},
-        "b": {"a", "zzz"},
-    }
+    steps = [("a", ["zzz"]), (None, []), ("b", ["a"]), ("a", ["b"]), ("c", ["a"])]
+    assert ancestors(steps) == [
+        {"zzz"},
+        set(),
+        {"a", "zzz"},
+        {"b", "a", "zzz"},
+        {"a", "zzz"},
+    ]
 
 
 WORDS = ["s0", "s1", "library", "clerk", "reply", "rules", "x", ""]

@@ -808,12 +808,15 @@ def test_refusal(desk: Path, case: str) -> None:
     assert [found.rule for found in caught.value.problems] == [rule]
 
 
-def test_a_key_of_a_step_that_is_given_twice(tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", [{}, {"seed": {"a": 1}, "overrides": {"b": 2}}])
+def test_a_key_of_a_step_that_is_given_twice(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
     text = (
         '[{"id": "up", "type": "deploy_env", "env_id": "x", "env_id": "library",'
         ' "metadata": {"a": 1, "b": [{"c": 1, "c": 2, "c": 3}]}}]'
     )
-    assert problems_of(tmp_path, text) == [
+    assert problems_of(tmp_path, text, **options) == [
         "tasks/t.json: step 1 'up': env_id: is given twice; keep one",
         "tasks/t.json: step 1 'up': metadata.b[0].c: is given twice; keep one",
     ]
@@ -932,6 +935,10 @@ FOLLOW_UPS: dict[str, tuple[list[Any], list[str]]] = {
     "two names that are missing are not the same": (
         [without(env_up(), "env_id"), without(env_up(id="more"), "env_id")],
         ["step 1 'up': env_id: is missing", "step 2 'more': env_id: is missing"],
+    ),
+    "an id that is there twice": (
+        [env_up(), agent_up(id="up", env_ids=["library"])],
+        ["step 2 'up': id: 'up' is also the id of step 1; rename one"],
     ),
     "a refused prompt is no lack of one": (
         [agent_up(), ask(prompt=3)],
