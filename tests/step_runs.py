@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 
 from pytest_harbor.agents.scripted.agent import ScriptedAgent
 from pytest_harbor.agents.scripted.script import read_script
@@ -86,6 +87,7 @@ class Served(Instance):
         return self.log
 
     async def stop(self) -> None:
+        await anyio.lowlevel.checkpoint()  # where a cancellation would strike
         self.is_stopped = True
         if self.stop_error:
             raise self.stop_error

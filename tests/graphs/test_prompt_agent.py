@@ -23,6 +23,7 @@ from pytest_harbor.graphs.steps.api import Models, RunSettings
 from pytest_harbor.graphs.steps.prompt_agent import prompt_agent, wanted_model
 from pytest_harbor.sandboxes.output import Masker
 from pytest_harbor.tasks.steps.model import PromptAgent
+from servers.extended_agent import Extended
 from servers.sdk_agent import build
 from step_runs import Run
 
@@ -324,10 +325,11 @@ def converse(**fields):
 
 class TestConversations:
     async def test_turns_go_on_until_the_user_is_done(self, run):
+        call = [{"run": ["true"]}]
         run.deploy(
             "clerk",
-            {"when": "^Help", "answer": "What do you look for?"},
-            {"when": "atlas", "answer": "Shelf 4."},
+            {"when": "^Help", "answer": "What do you look for?", "do": call},
+            {"when": "atlas", "answer": "Shelf 4.", "do": call * 2},
         )
         run.deploy(
             "reader",
@@ -348,7 +350,7 @@ class TestConversations:
         urls = reply.target_agent_per_turn_trajectory_object_urls
         assert len(set(urls)) == 2
         assert reply.agent_trajectory_object_url == urls[-1]
-        assert reply.tool_call_count == 0
+        assert reply.tool_call_count == 3
         metadata = run.context.metadata
         assert metadata["usersim_turn_outputs"] == {
             "serve-step": [{"turn": 1, "fields": {"mood": "calm"}}]
@@ -476,6 +478,20 @@ class TestConversations:
         assert sent[0] == {"kind": "text", "text": '{"message": "no", "done": true}'}
         assert file in sent
         assert "user simulator" not in run.context.metadata["models"]
+
+    async def test_a_person_s_card_may_lead_elsewhere_and_nothing_is_set_there(
+        self, run
+    ):
+        """Behind a gateway, for one: the card is here, the endpoint there."""
+        person = run.deploy("behind", {"answer": "the atlas"})
+        desk = Extended()
+        card = {**desk.card(), "url": f"{person.url}/a2a"}
+        desk.card = lambda: card
+        run.deploy("clerk", {"when": "atlas", "answer": "Shelf 4."}, {"answer": "?"})
+        url = run.serve_app(desk.app())
+        reply, _ = await prompt(run, max_conversation_turns=2, user_a2a_url=url)
+        assert reply.response == "Shelf 4."
+        assert desk.posted == []
 
     async def test_the_configured_person_is_the_last_resort(self, run, tmp_path):
         person = Run(tmp_path / "person", run.servers)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import anyio
 import pytest
@@ -14,9 +15,11 @@ from pytest_harbor.errors import (
     SandboxLost,
     StepError,
 )
+from pytest_harbor.graphs import agent_judge
 from pytest_harbor.graphs.context import Append, PromptResponse, Put
 from pytest_harbor.graphs.steps.api import Models, RunSettings
 from pytest_harbor.graphs.steps.rubrics_verifier import rubrics_verifier
+from pytest_harbor.graphs.turns import take_turn
 from pytest_harbor.sandboxes.output import Masker
 from pytest_harbor.tasks.steps.model import RubricsVerifier
 from scripted_sandbox import ScriptedProvider, ScriptedSandbox
@@ -207,7 +210,8 @@ class TestModelJudge:
 
     async def test_secrets_reach_neither_judge_nor_store(self, run, model):
         run.masker = Masker(["s3cr3t-value"])
-        run.write(reply(prompt_text="use s3cr3t-value"))
+        leaked = reply(prompt_text="use s3cr3t-value")
+        run.write(replace(leaked, response="I used s3cr3t-value."))
         model.answers = [json.dumps(grades(1))]
         found = await by_model(run, FOUND)
         assert "s3cr3t-value" not in model.requests[0]["messages"][0]["content"]
@@ -406,7 +410,15 @@ class TestDeployedJudge:
         await rubrics_verifier(step(judge_a2a_agent_id="wise"), run)
         assert entry(run)["judge_output_retries"] == 1
 
-    async def test_a_judge_that_asks_back_is_told_to_answer(self, run):
+    async def test_a_judge_that_asks_back_is_told_to_answer(self, run, monkeypatch):
+        turns = []
+
+        async def noted(*args, **options):
+            answer = await take_turn(*args, **options)
+            turns.append((options["task_id"], answer.task_id))
+            return answer
+
+        monkeypatch.setattr(agent_judge, "take_turn", noted)
         run.scripts["wise"] = [
             {"answer": "Which language?", "state": "input-required", "times": 1},
             {"when": "could not be used", **saying(1, 1)},
@@ -414,6 +426,10 @@ class TestDeployedJudge:
         run.write(reply())
         await rubrics_verifier(step(judge_a2a_agent_id="wise"), run)
         assert entry(run)["score"] == 1.0
+        # It asked in a task, and is answered in the same one.
+        (before, asking), (answered, after) = turns
+        assert before is None
+        assert asking == answered == after
 
 
 class TestNamedJudge:

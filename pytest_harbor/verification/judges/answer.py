@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -36,7 +35,6 @@ def _integer(digits: str) -> int | float:
 
 
 _DECODER = json.JSONDecoder(parse_int=_integer)
-_FENCE = re.compile(r"^```[\w-]*[ \t]*\n(.*?)\n?```$", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -172,9 +170,8 @@ def _object(text: str) -> Mapping[str, Any]:
     text = text.strip()
     if not text:
         raise _Unreadable("it is empty")
-    fenced = _FENCE.match(text)
     try:
-        data = _DECODER.decode(fenced[1] if fenced else text)
+        data = _DECODER.decode(text)
     except (ValueError, RecursionError):
         return _object_in_prose(text)
     if not isinstance(data, Mapping):
@@ -183,7 +180,7 @@ def _object(text: str) -> Mapping[str, Any]:
 
 
 def _object_in_prose(text: str) -> Mapping[str, Any]:
-    """The one object with ``results`` in a text.
+    """The one object with ``results`` in a text, or in a Markdown fence.
 
     Two of them are a problem: one may be a quotation of the reply that is graded.
     """

@@ -112,6 +112,7 @@ class TestRows:
         )
         assert (row["score"], row["result"], row["weight"]) == (0, False, 1.0)
         assert row["id"] == "a"
+        assert "raw_score" not in row
         assert aggregate([row], "weighted_average") == 0
 
     def test_order_is_the_task_s(self):
@@ -183,12 +184,12 @@ class TestRows:
 
     def test_threshold_is_met_within_rounding(self):
         row = graded(
-            1.1,
+            2.8,
             "rubric_partial",
-            outcomes={"min": 0.8, "max": 1.8},
-            pass_threshold=0.3,
+            outcomes={"min": 2, "max": 3},
+            pass_threshold=0.8,
         )
-        assert row["score"] != 0.3
+        assert row["score"] < 0.8
         assert row["result"] is True
 
 
