@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from starlette.routing import Route
 
 DEFAULT_PORT: Final = 8000
+_SHUTDOWN_SECONDS: Final = 1
+"""What a turn under way gets when the server is told to stop."""
 HOST_VARIABLE: Final = "A2A_HOST"
 PORT_VARIABLE: Final = "A2A_PORT"
 
@@ -153,7 +155,13 @@ async def serve(
         url = f"http://127.0.0.1:{listening.getsockname()[1]}"
         app = create_app(agent)
         # A person reads this log when the agent fails: requests are its noise.
-        config = uvicorn.Config(app, log_level="warning", access_log=False, ws="none")
+        config = uvicorn.Config(
+            app,
+            log_level="warning",
+            access_log=False,
+            ws="none",
+            timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
+        )
         print(f"listening on {url}", flush=True)  # noqa: T201 - the log of a server
         await uvicorn.Server(config).serve(sockets=[listening])
     finally:

@@ -13,10 +13,12 @@ import pytest
 from pytest_harbor.agents.scripted.agent import ScriptedAgent
 from pytest_harbor.agents.scripted.script import read_script
 from pytest_harbor.agents.trajectory import read_trajectory
+from pytest_harbor.env import Environment
 from pytest_harbor.errors import ServerRefused
 from pytest_harbor.protocols import a2a
 from pytest_harbor.protocols.agent_server import create_app
 from pytest_harbor.protocols.reply import State
+from servers import sdk_tools
 from servers.running import serving
 
 pytestmark = pytest.mark.anyio
@@ -212,6 +214,104 @@ async def test_bad_extension_calls_are_refused(play):
             assert says in response.text
         response = await client.post("/ext/agent-config", content=b"{")
         assert (response.status_code, response.text) == (400, "the body is not JSON")
+
+
+@pytest.fixture(scope="module")
+def mail():
+    """An environment with tools and a state, as an author writes one."""
+    env = Environment("mail", state={"sent": []})
+
+    @env.tool
+    def email_search(query: str) -> list[dict]:
+        return [{"subject": f"About {query}", "date": "12 May"}]
+
+    @env.tool
+    def send(to: str) -> str:
+        env.state["sent"].append(to)
+        return "sent"
+
+    with serving(env.app()) as url:
+        yield env, f"{url}/mcp"
+
+
+@pytest.fixture(scope="module")
+def calculator():
+    with serving(sdk_tools.build()) as url:
+        yield f"{url}/mcp"
+
+
+class TestTools:
+    """Tool calls are real ones, to the servers that the agent was given."""
+
+    async def ask(self, url, *servers):
+        async with await a2a.connect(url) as agent:
+            for name, server in servers:
+                await agent.add_mcp_server(server, name=name)
+            reply = await agent.send("go", poll_seconds=0.05)
+            return reply, read_trajectory(await agent.trajectory(reply.task_id))
+
+    async def test_results_go_into_the_answer_and_change_the_state(self, play, mail):
+        env, server = mail
+        url = play(
+            {
+                "do": [
+                    {
+                        "call": "email_search",
+                        "arguments": {"query": "offsite"},
+                        "save": "found",
+                    },
+                    {"call": "send", "arguments": {"to": "{{found.0.subject}}"}},
+                ],
+                "answer": "{{found.0.subject}}: {{found.0.date}}",
+            }
+        )
+        reply, trajectory = await self.ask(url, ("mail", server))
+        assert reply.text == "About offsite: 12 May"
+        assert reply.tool_call_count == 2
+        assert env.state["sent"] == ["About offsite"]
+        call = trajectory.steps[1]
+        assert call.tool_calls[0].function_name == "email_search"
+        assert call.tool_calls[0].arguments == {"query": "offsite"}
+        assert "12 May" in call.observation.results[0].content
+
+    async def test_of_several_servers_the_one_that_has_the_tool(
+        self, play, mail, calculator
+    ):
+        add = {"call": "add", "arguments": {"a": 1, "b": 2}, "save": "sum"}
+        url = play({"do": [add], "answer": "{{sum}}"})
+        reply, _ = await self.ask(url, ("mail", mail[1]), ("calculator", calculator))
+        assert reply.text == "3"
+
+    async def test_a_tool_that_fails_is_a_result(self, play, calculator):
+        broken = {"call": "broken", "arguments": {"why": "no paper"}, "save": "said"}
+        url = play({"do": [broken], "answer": "It said: {{said}}"})
+        reply, trajectory = await self.ask(url, ("calculator", calculator))
+        assert reply.state is State.COMPLETED
+        assert "no paper" in reply.text
+        assert trajectory.steps[1].observation.results[0].extra == {"is_error": True}
+
+    @pytest.mark.parametrize(
+        ("call", "servers", "says"),
+        [
+            ({"call": "add"}, 0, "no MCP server of [] has a tool 'add'"),
+            ({"call": "add", "server": "bank"}, 1, "no MCP server 'bank', only ['c0']"),
+            ({"call": "lend"}, 1, "no MCP server of ['c0'] has a tool 'lend'"),
+            ({"call": "lend", "server": "c1"}, 2, "of ['c1'] has a tool 'lend'"),
+            ({"call": "lend"}, 2, "no MCP server of ['c0', 'c1'] has a tool 'lend'"),
+        ],
+    )
+    async def test_what_cannot_be_called(self, play, calculator, call, servers, says):
+        url = play({"do": [call], "answer": "never"})
+        given = [(f"c{number}", calculator) for number in range(servers)]
+        reply, _ = await self.ask(url, *given)
+        assert reply.state is State.FAILED
+        assert says in reply.text
+
+    async def test_a_server_that_is_gone(self, play):
+        url = play({"do": [{"call": "add"}]})
+        reply, _ = await self.ask(url, ("gone", "http://127.0.0.1:9/mcp"))
+        assert reply.state is State.FAILED
+        assert "calling 'add' failed" in reply.text
 
 
 def start(*arguments, **env):

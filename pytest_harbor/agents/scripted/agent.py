@@ -118,7 +118,7 @@ class _Turn:
         self._message = message
         self._setup = setup
         self._steps: list[Step] = []
-        self._sessions: dict[str, McpSession] = {}
+        self._sessions: dict[str, tuple[McpSession, frozenset[str]]] = {}
         self.connections = AsyncExitStack()
 
     @property
@@ -172,27 +172,27 @@ class _Turn:
         return _plain_result(result.structured, result.text)
 
     async def _session_with(self, tool: str, server: str | None) -> McpSession:
+        """The server that has the tool: a script that misspells one has a mistake."""
         names = list(self._setup.mcp_servers)
-        if server is not None:
-            if server not in names:
-                raise ScriptFailed(f"no MCP server {server!r}, only {names}")
-            return await self._session(server)
-        if len(names) == 1:
-            return await self._session(names[0])
-        for name in names:
-            session = await self._session(name)
-            if any(offered.name == tool for offered in await session.list_tools()):
+        if server is not None and server not in names:
+            raise ScriptFailed(f"no MCP server {server!r}, only {names}")
+        wanted = names if server is None else [server]
+        for name in wanted:
+            session, tools = await self._session(name)
+            if tool in tools:
                 return session
-        raise ScriptFailed(f"no MCP server of {names} has a tool {tool!r}")
+        raise ScriptFailed(f"no MCP server of {wanted} has a tool {tool!r}")
 
-    async def _session(self, name: str) -> McpSession:
+    async def _session(self, name: str) -> tuple[McpSession, frozenset[str]]:
         from pytest_harbor.protocols import mcp
 
         if name not in self._sessions:
             server = self._setup.mcp_servers[name]
-            self._sessions[name] = await self.connections.enter_async_context(
+            session = await self.connections.enter_async_context(
                 mcp.connect(server.url, headers=server.headers)
             )
+            tools = frozenset(tool.name for tool in await session.list_tools())
+            self._sessions[name] = session, tools
         return self._sessions[name]
 
     async def _write(self, action: Action) -> None:
