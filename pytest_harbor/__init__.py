@@ -10,7 +10,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pytest_harbor.agents.api import Agent, AgentResult, AgentTurn
+    from pytest_harbor.agents.api import (
+        Agent,
+        AgentNeeds,
+        AgentResult,
+        AgentTurn,
+        McpServer,
+    )
+    from pytest_harbor.agents.command.declaration import (
+        AgentDeclaration,
+        CommandRun,
+        PlacedFile,
+    )
     from pytest_harbor.collection.warnings import PytestHarborWarning
     from pytest_harbor.episodes.episode import run as run_episode
     from pytest_harbor.episodes.result import EpisodeResult, TurnResult
@@ -19,6 +30,7 @@ if TYPE_CHECKING:
     from pytest_harbor.sandboxes.api import (
         EnvironmentSpec,
         ExecResult,
+        InstallScript,
         Provider,
         Sandbox,
     )
@@ -32,15 +44,21 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "Agent": "agents.api",
+    "AgentDeclaration": "agents.command.declaration",
     "AgentError": "errors",
+    "AgentNeeds": "agents.api",
     "AgentResult": "agents.api",
     "AgentTurn": "agents.api",
+    "CommandRun": "agents.command.declaration",
     "EnvironmentSpec": "sandboxes.api",
     "EpisodePlan": "tasks.folder.plan_types",
     "EpisodeResult": "episodes.result",
     "Event": "events",
     "ExecResult": "sandboxes.api",
     "HarborError": "errors",
+    "InstallScript": "sandboxes.api",
+    "McpServer": "agents.api",
+    "PlacedFile": "agents.command.declaration",
     "Provider": "sandboxes.api",
     "PytestHarborWarning": "collection.warnings",
     "Sandbox": "sandboxes.api",
@@ -56,15 +74,21 @@ _RENAMED = {"run_episode": "run"}
 
 __all__ = [
     "Agent",
+    "AgentDeclaration",
     "AgentError",
+    "AgentNeeds",
     "AgentResult",
     "AgentTurn",
+    "CommandRun",
     "EnvironmentSpec",
     "EpisodePlan",
     "EpisodeResult",
     "Event",
     "ExecResult",
     "HarborError",
+    "InstallScript",
+    "McpServer",
+    "PlacedFile",
     "Provider",
     "PytestHarborWarning",
     "Sandbox",

@@ -83,7 +83,7 @@ class BridgeSource(AgentSource):
             workdir=WORKDIR,
             network=_NETWORK,
             limits=launch.limits,
-            install=install_script(self.declaration),
+            install=install_script(self.declaration, self._environ),
         )
 
     def refuse(self, launch: AgentLaunch) -> None:

@@ -76,7 +76,7 @@ class InstallScript:
     """Command that prints the version of what was installed; empty: none. It fails the
     installation with it."""
     env: Mapping[str, str] = field(default_factory=dict)
-    """Variables of the script, beside ``AGENT_PREFIX``. No secrets: they are written down."""
+    """Variables of the script, beside ``AGENT_PREFIX``. Nothing but a hash of them is kept."""
     timeout_seconds: float = 900.0
 
     @property

@@ -143,12 +143,27 @@ def test_what_is_installed(needs):
     assert needs(install=None, probe=()).install is None
 
 
+def test_variables_of_the_installation(needs):
+    install_env = {"PROXY": "${PROXY:-}", "MIRROR": "${MIRROR}", "MODE": "quick"}
+    found = needs({"MIRROR": "https://me:pass@mirror"}, install_env=install_env)
+    assert found.install.env == {
+        "MIRROR": "https://me:pass@mirror",
+        "MODE": "quick",
+        "AGENT_VERSION": "1.0",
+    }
+    assert found.secrets == ("https://me:pass@mirror",)
+    assert found.env == {}
+    [problem] = needs({}, install_env=install_env).missing_keys
+    assert "'MIRROR' is not set (needed by install_env of" in problem.what
+
+
 @pytest.mark.parametrize(
     "change",
     [
         {"version": "2"},
         {"install": "other"},
         {"probe": ()},
+        {"install_env": {"A": "b"}},
     ],
 )
 def test_another_installation_is_told_apart(needs, change):

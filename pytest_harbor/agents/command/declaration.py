@@ -132,6 +132,9 @@ class AgentDeclaration:
     is kept (``/opt/harbor-agents/<name>``). Its ``bin`` is first in the command's PATH.
     ``None``: the command is in the image already."""
     install_timeout_seconds: float = DEFAULT_INSTALL_TIMEOUT_SECONDS
+    install_env: Mapping[str, str] = field(default_factory=dict)
+    """Further variables of ``install``, with templates as ``env``: a proxy, a mirror. Another
+    value is another installation."""
     probe: tuple[str, ...] = ()
     """Prints the version; run after ``install``, which fails with it."""
     instruction: InstructionBy = "file"

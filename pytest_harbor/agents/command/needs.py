@@ -34,9 +34,12 @@ def needs_of(
         if environ.get(variable)
     }
     resolved = resolve({**passed_on, **declaration.env}, table, environ)
+    installing = resolve(
+        declaration.install_env, f"install_env of agent '{name}'", environ
+    )
     missing = [
         Problem("", f"environment variable '{variable}' is not set (needed by {where})")
-        for variable, where in resolved.missing
+        for variable, where in (*resolved.missing, *installing.missing)
     ]
     missing += [
         Problem("", f"{_none_of(group)} (needed by agent '{name}')")
@@ -51,9 +54,9 @@ def needs_of(
             f"{network!r}: it may not reach its model"
         )
     return AgentNeeds(
-        install=install_script(declaration),
+        install=install_script(declaration, environ),
         env={key: value for key, value in resolved.values.items() if value},
-        secrets=resolved.secrets,
+        secrets=(*resolved.secrets, *installing.secrets),
         user=declaration.user,
         missing_keys=tuple(missing),
         problems=tuple(
@@ -63,15 +66,21 @@ def needs_of(
     )
 
 
-def install_script(declaration: AgentDeclaration) -> InstallScript | None:
-    """The script that installs it and keeps what ``probe`` printed."""
+def install_script(
+    declaration: AgentDeclaration, environ: Mapping[str, str]
+) -> InstallScript | None:
+    """The script that installs it; ``environ`` is the host's environment."""
     if declaration.install is None:
         return None
+    given = resolve(declaration.install_env, "install_env", environ).values
     return InstallScript(
         name=declaration.name,
         script=declaration.install,
         probe=declaration.probe,
-        env={"AGENT_VERSION": declaration.version or ""},
+        env={
+            **{name: value for name, value in given.items() if value},
+            "AGENT_VERSION": declaration.version or "",
+        },
         timeout_seconds=declaration.install_timeout_seconds,
     )
 

@@ -136,6 +136,8 @@ class AgentTable(Table):
     """Bash script; its environment has ``AGENT_VERSION`` and ``AGENT_PREFIX``."""
     install_file: str | None = None
     """File with that script, beside the configuration file."""
+    install_env: Variables = Field(default_factory=dict)
+    """Further variables of the script; values may be ``${VAR}`` templates."""
     install_timeout_sec: Seconds = DEFAULT_INSTALL_TIMEOUT_SECONDS
     """Limit of the script in seconds."""
     probe: Argv = ()
@@ -241,7 +243,7 @@ def _fields(
         key: getattr(table, key)
         for key in (
             *("description", "version", "install", "probe", "command", "instruction"),
-            *("continue_command", "env", "required_env", "provider_env"),
+            *("continue_command", "install_env", "env", "required_env", "provider_env"),
             *("mcp_flag", "skills"),
             *("trajectory_files", "timeout_sec", "user", "network"),
         )
