@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias
@@ -13,6 +14,8 @@ from pytest_harbor.tasks.steps.values import Id, Record, Version, WholeNumber, r
 
 # The loader asks for the faults itself, to tell all of them.
 LOADING: Mapping[str, bool] = {"loading": True}
+
+DEFAULT_AGENT_NAME = "default-agent"
 
 NameKind: TypeAlias = Literal["env", "agent", "prompt", "verifier", "files"]
 
@@ -108,3 +111,8 @@ class Step(Record):
                     f"{fault.field}: {fault.text}" if fault.field else fault.text
                 )
         return self
+
+
+def repeated(names: list[str]) -> list[str]:
+    """The names that are there more than once, in order."""
+    return [name for name, count in Counter(names).items() if count > 1]

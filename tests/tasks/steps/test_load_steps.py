@@ -560,7 +560,7 @@ def test_a_slash_at_the_end_of_base_path_is_dropped(tmp_path: Path) -> None:
 
 
 def test_entries_of_artifact_paths_that_are_fine(tmp_path: Path) -> None:
-    paths = ["a", "b/../c", "/etc/motd", "/app/../b", "https://x/y", "..."]
+    paths = ["a", "b/../c", "/etc/motd", "/app/../b", "https://x/../../../y", "..."]
     step = load_steps(tmp_path, [agent_up(), take(artifact_paths=paths)]).steps[1]
     assert isinstance(step, CollectArtifacts)
     assert step.artifact_paths == tuple(paths)
