@@ -27,12 +27,13 @@ _RESOLVE: Final = r"""
 for p; do
   r=$(readlink -f -- "$p" 2>/dev/null; printf x); r=${r%x}; r=${r%?}
   d=$(readlink -f -- "$(dirname -- "$p")" 2>/dev/null; printf x); d=${d%x}; d=${d%?}
-  s=; if [ -f "$r" ]; then s=$(stat -c %s -- "$r" 2>/dev/null); fi
+  s=; if [ -f "$r" ]; then s=$(stat -c '%s %a' -- "$r" 2>/dev/null); fi
   printf '%s\000%s\000%s\000' "$r" "$d" "$s"
 done
 """
-"""For each path: where it leads, where its folder leads, its size; each ends with NUL."""
-_SIZES: Final = 'find "$1" -type f -exec stat -c "%s %n" -- {} +'
+"""For each path: where it leads, where its folder leads, its size and mode; each ends
+with NUL."""
+_FACTS: Final = 'find "$1" -type f -exec stat -c "%s %a %n" -- {} +'
 _LINKS: Final = r"""find "$1" -type l -exec sh -c '
 for p; do
   r=$(readlink -f -- "$p" 2>/dev/null; printf x); r=${r%x}; r=${r%?}
@@ -70,6 +71,22 @@ class Taken:
     file: Path
     size: int
     mode: int
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the sandbox says of a file before it is copied."""
+
+    size: int
+    mode: int
+
+    @classmethod
+    def parse(cls, text: str) -> Facts | None:
+        """Read ``stat``'s ``%s %a``; ``None`` when it says something else."""
+        size, _, mode = text.partition(" ")
+        if not size.isdecimal() or not re.fullmatch("[0-7]{1,4}", mode):
+            return None
+        return cls(int(size), int(mode, 8) & 0o777)
 
 
 @dataclass
@@ -161,25 +178,26 @@ async def take_named(
         for entry, known in zip(entries, facts[1:], strict=False)
         if entry.written.startswith("/")
     )
-    chosen: list[tuple[Entry, str, str]] = []
+    chosen: list[tuple[Entry, str, Facts | None]] = []
     for number, entry in enumerate(entries):
-        real, real_folder, size = facts[number + 1] if facts else ("", "", "")
+        real, real_folder, text = facts[number + 1] if facts else ("", "", "")
         if problem := link_problem(entry, real, real_folder, base, named):
             harvest.warnings.append(f"{entry.written} {problem}")
         else:
-            chosen.append((entry, real or entry.path, size))
+            chosen.append((entry, real or entry.path, Facts.parse(text)))
     downloads = [
         Download(path, folder / str(number))
         for number, (_, path, _) in enumerate(chosen)
     ]
     results = await sandbox.download(downloads, limits=limits)
-    for (entry, _, size), download, result in zip(
+    for (entry, _, known), download, result in zip(
         chosen, downloads, results, strict=True
     ):
-        if problem := _download_problem(result, download.target, size):
+        file = download.target
+        if problem := _download_problem(result, file, known):
             harvest.warnings.append(f"{entry.written} {problem}")
         else:
-            harvest.taken.append(_taken(entry.written, entry.name, download.target))
+            harvest.taken.append(_taken(entry.written, entry.name, file, known))
     return harvest
 
 
@@ -197,7 +215,7 @@ async def take_all(
     harvest = Harvest()
     facts = await _resolved(sandbox, [base_path])
     base = (facts[0][0] if facts else "") or base_path
-    sizes = await _sizes(sandbox, base)
+    known = await _facts(sandbox, base)
     (result,) = await sandbox.download([Download(base, folder)], limits=limits)
     if result.status == "failed" and not result.is_missing:
         harvest.warnings.append(f"{base_path}: {result.reason}")
@@ -212,41 +230,44 @@ async def take_all(
     for name, file in sorted(found.items()):
         if posixpath.basename(name) in exclude:
             continue
-        size = sizes.get(name)
         if problem := name_problem(name):
             shown = name.encode(errors="replace").decode()
             harvest.warnings.append(f"{shown} {problem}")
-        elif size is not None and size != file.stat().st_size:
-            harvest.warnings.append(f"{name} {_size_problem(size, file)}")
+        elif problem := _size_problem(known.get(name), file):
+            harvest.warnings.append(f"{name} {problem}")
         else:
-            harvest.taken.append(_taken(name, name, file))
+            harvest.taken.append(_taken(name, name, file, known.get(name)))
     return harvest
 
 
 async def names_below(sandbox: Sandbox, base_path: str) -> list[str]:
     """Files that are there, as a hint for people whose names were wrong."""
-    return sorted(await _sizes(sandbox, base_path))[:HINTED_FILES]
+    return sorted(await _facts(sandbox, base_path))[:HINTED_FILES]
 
 
-def _download_problem(result: Downloaded, file: Path, size: str) -> str | None:
+def _download_problem(
+    result: Downloaded, file: Path, known: Facts | None
+) -> str | None:
     if result.is_missing:
         return "is not there"
     if result.status == "failed":
         return f"cannot be read: {result.reason}"
     if result.kind != "file":
         return "is a folder, not a file"
-    if size and size != str(file.stat().st_size):
-        return _size_problem(int(size), file)
-    return None
+    return _size_problem(known, file)
 
 
-def _size_problem(size: int, file: Path) -> str:
-    return f"had {size} bytes, and {file.stat().st_size} were copied"
+def _size_problem(known: Facts | None, file: Path) -> str | None:
+    copied = file.stat().st_size
+    if known is None or known.size == copied:
+        return None
+    return f"had {known.size} bytes, and {copied} were copied"
 
 
-def _taken(written: str, name: str, file: Path) -> Taken:
-    facts = file.stat()
-    return Taken(written, name, file, facts.st_size, stat.S_IMODE(facts.st_mode))
+def _taken(written: str, name: str, file: Path, known: Facts | None) -> Taken:
+    copied = file.stat()
+    mode = stat.S_IMODE(copied.st_mode) if known is None else known.mode
+    return Taken(written, name, file, copied.st_size, mode)
 
 
 def _files_below(folder: Path) -> Iterator[tuple[str, Path]]:
@@ -282,7 +303,7 @@ async def _inner_links(
 async def _resolved(
     sandbox: Sandbox, paths: Sequence[str]
 ) -> list[tuple[str, str, str]]:
-    """Where paths lead, their folders, their sizes; empty when nobody there can tell."""
+    """Where paths lead, their folders, their facts; empty when nobody there can tell."""
     script = ["sh", "-c", _RESOLVE, "sh", *paths]
     result = await sandbox.exec(
         script, user=0, cwd="/", timeout_seconds=_SURVEY_SECONDS
@@ -293,19 +314,20 @@ async def _resolved(
     return list(zip(parts[::3], parts[1::3], parts[2::3], strict=True))
 
 
-async def _sizes(sandbox: Sandbox, base: str) -> dict[str, int]:
-    """Size of each file below ``base``, by its path; names with a line break are missing."""
+async def _facts(sandbox: Sandbox, base: str) -> dict[str, Facts]:
+    """Facts of each file below ``base``, by its path; names with a line break are missing."""
     result = await sandbox.exec(
-        ["sh", "-c", _SIZES, "sh", base],
+        ["sh", "-c", _FACTS, "sh", base],
         user=0,
         cwd="/",
         timeout_seconds=_SURVEY_SECONDS,
     )
     if result.truncated:
         return {}
-    sizes = {}
+    found = {}
     for line in result.stdout.splitlines():
-        size, _, path = line.partition(" ")
-        if size.isdecimal() and is_below(path, base):
-            sizes[posixpath.relpath(path, base)] = int(size)
-    return sizes
+        parts = line.split(" ", 2)
+        facts = Facts.parse(" ".join(parts[:2]))
+        if facts is not None and is_below(parts[-1], base):
+            found[posixpath.relpath(parts[-1], base)] = facts
+    return found
