@@ -181,6 +181,7 @@ def test_places_that_hold_something_are_refused(container_files):
     assert facts["after"] == ["/solution"]
 
 
+@pytest.mark.slow
 def test_installed_software_is_copied_in_and_taken_back(container_files):
     (facts,) = in_container(
         container_files,

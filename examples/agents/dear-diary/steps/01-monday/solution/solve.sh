@@ -1,0 +1,2 @@
+#!/bin/bash
+echo 'Monday: rain.' >monday.txt

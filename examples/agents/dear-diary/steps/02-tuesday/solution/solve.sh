@@ -1,0 +1,3 @@
+#!/bin/bash
+echo 'Monday: rain.' >monday.txt
+echo 'Tuesday: sun.' >tuesday.txt
