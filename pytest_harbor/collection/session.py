@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pytest_harbor.collection.bridge import Bridge
     from pytest_harbor.collection.interrupts import Interrupts
     from pytest_harbor.collection.providers import Providers
+    from pytest_harbor.graphs.agents import AgentSource
     from pytest_harbor.results.run_folder import RunFolder
     from pytest_harbor.results.summary import Summary
     from pytest_harbor.settings import Settings
@@ -193,6 +194,16 @@ class HarborSession:
 
         return self.agent_config.declared(
             lambda name: declaration_of(name, known=self.offered_agents)
+        )
+
+    @cached_property
+    def step_agents(self) -> dict[str, AgentSource]:
+        """Declared agents as ones that step tasks deploy. Raises SettingsError."""
+        from pytest_harbor.agents.registry import all_declarations
+        from pytest_harbor.graphs.bridges import bridged_agents
+
+        return bridged_agents(
+            all_declarations(known=self.offered_agents, declared=self.declared_agents)
         )
 
     def record_broken(self, item: pytest.Item, task_id: str, reason: str) -> None:

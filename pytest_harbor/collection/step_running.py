@@ -175,7 +175,8 @@ def _in_loop(
     item, task = request.item, request.task
     session = sessions.of(item.config)
     run_settings = RunSettings.of(request.settings)
-    names = needed_providers(task, run_settings)
+    agents = session.step_agents
+    names = needed_providers(task, run_settings, agents)
     providers = providers_of(session, request.provider, names)
     records.started(
         origin=origin,
@@ -200,6 +201,7 @@ def _in_loop(
         settings=run_settings,
         store=request.store,
         environ=dict(os.environ),
+        agents=agents,
         step_types=step_types(item.config),
         run_id=f"{session.run_id}-{task.name}-{os.urandom(4).hex()}",
         run_group_id=session.run_id,

@@ -117,6 +117,7 @@ def _by_hand(
         store=store,
         settings=RunSettings.of(settings),
         environ=dict(os.environ),
+        agents=session.step_agents,
         step_types=step_types(request.config),
     )
     context = RunContext(run_id, agent_model=settings.model)

@@ -39,6 +39,9 @@ class AgentSource(ABC):
     def provider(self, choice: str) -> str:
         """The sandbox provider it needs, where ``choice`` is wanted (``auto``, a name)."""
 
+    def check(self, launch: AgentLaunch) -> None:  # noqa: B027 - optional
+        """Refuse, before anything starts, what cannot work. Raises StepError."""
+
     @abstractmethod
     async def start(
         self, launch: AgentLaunch, starter: Starter, *, ready_seconds: float

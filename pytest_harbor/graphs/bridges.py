@@ -86,11 +86,12 @@ class BridgeSource(AgentSource):
             install=install_script(self.declaration, self._environ),
         )
 
-    def refuse(self, launch: AgentLaunch) -> None:
-        """Refuse before anything starts what cannot work.
+    def check(self, launch: AgentLaunch) -> None:
+        """Refuse one whose key is not set, or that cannot be told its model.
 
         Raises:
-            StepError: a key is not set, the model cannot be told, or a version is pinned.
+            StepError: as ``AgentSource.check``.
+            SettingsError: its declaration is broken.
         """
         if launch.version not in (None, 1):
             raise StepError(f"agent '{self.name}' has version 1 only")
@@ -113,7 +114,7 @@ class BridgeSource(AgentSource):
         from pytest_harbor.protocols.agent_server import create_app
         from pytest_harbor.protocols.in_process import InProcessServer
 
-        self.refuse(launch)
+        self.check(launch)
         around = starter.surroundings
         where = self.provider(launch.sandbox_type or "auto")
         slug = _UNSAFE.sub("-", launch.name)[:40].strip("-.") or "agent"

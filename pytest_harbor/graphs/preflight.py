@@ -126,8 +126,10 @@ def _plan(step: Step, parts: RunParts) -> ServerPlan | None:
             source = find_agent(agent_id, parts.bundle, parts.agents)
         except StepError:
             return None  # told by others
+        launch = launch_of(step, agent_id, parts.settings, {})
+        source.check(launch)
         if isinstance(source, ServerAgent):
-            return source.plan(launch_of(step, agent_id, parts.settings, {}))
+            return source.plan(launch)
     return None
 
 
