@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from pytest_harbor.errors import Problem
@@ -20,6 +21,10 @@ class Findings:
     def problem(self, where: str, what: str, rule: str = "") -> None:
         """Add a reason why the task cannot be loaded."""
         self.problems.append(Problem(where, what, rule))
+
+    def add(self, problems: Iterable[Problem]) -> None:
+        """Add problems found elsewhere, each once."""
+        self.problems += [p for p in problems if p not in self.problems]
 
     def warn(self, text: str) -> None:
         """Add a warning, each text once."""

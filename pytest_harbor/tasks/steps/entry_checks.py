@@ -159,9 +159,7 @@ class _Checker:
         try:
             entry = look_up(name)
         except TaskLoadError as error:
-            for problem in error.problems:  # once, however many steps name it
-                if problem not in self.found.problems:
-                    self.found.problems.append(problem)
+            self.found.add(error.problems)  # once, however many steps name it
             return None
         if entry is not None:
             for line in entry.warnings:

@@ -345,7 +345,7 @@ class EntryReader:
         try:
             other = reader.artifact(may_refer=False)
         except TaskLoadError as error:
-            self.found.problems += error.problems
+            self.found.add(error.problems)
             return None
         if other.type != "file":
             what = f"'{artifact_id}' is no file artifact ({other.type})"

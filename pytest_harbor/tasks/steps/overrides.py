@@ -9,6 +9,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pytest_harbor.errors import SettingsError
+
 STEP_PARAMS = "step_params"
 
 # Run-wide overrides, and the field that each beats in steps of a type.
@@ -33,6 +35,9 @@ def overridden(step: Any, overrides: Mapping[str, Any]) -> Any:
 
     Run-wide choices beat the file, and ``step_params`` of the step beat both. A
     run-wide choice of ``None`` is none.
+
+    Raises:
+        SettingsError: ``step_params`` does not map step ids to fields.
     """
     if not isinstance(step, dict) or not overrides:
         return step
@@ -45,9 +50,21 @@ def overridden(step: Any, overrides: Mapping[str, Any]) -> Any:
     if "a2a_agent_id" in chosen:
         changed.pop("a2a_agent_version", None)  # it was another agent's
     changed.update(chosen)
-    params = overrides.get(STEP_PARAMS) or {}
-    changed.update(params.get(step.get("id")) or {})
+    changed.update(_params(step.get("id"), overrides.get(STEP_PARAMS) or {}))
     return changed
+
+
+def _params(name: Any, params: Any) -> Mapping[str, Any]:
+    """The overrides of one step."""
+    fields: Any = {}
+    if isinstance(params, Mapping) and isinstance(name, str):
+        fields = params.get(name) or {}
+    if not isinstance(params, Mapping) or not isinstance(fields, Mapping):
+        raise SettingsError(
+            'overrides: step_params must be {"<step id>": {"<field>": ...}}, not'
+            f" {params!r}"
+        )
+    return fields
 
 
 def filled(value: Any, seed: Mapping[str, Any]) -> Any:

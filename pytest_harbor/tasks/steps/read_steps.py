@@ -6,13 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
-from typing import Any, Final, get_origin
+from typing import Any, Final, get_args, get_origin
 
+from pydantic import Strict
 from pydantic_core import ErrorDetails
 
 from pytest_harbor.errors import TaskLoadError
 from pytest_harbor.tasks.findings import Findings
 from pytest_harbor.tasks.steps.bundle import Bundle
+from pytest_harbor.tasks.steps.deploy_steps import DeployAgent
 from pytest_harbor.tasks.steps.keys import file_keys, path_text, unread_keys
 from pytest_harbor.tasks.steps.order import ancestors, dependencies, did_you_mean
 from pytest_harbor.tasks.steps.step import LOADING, NameKind, Step
@@ -172,6 +174,9 @@ class _Reader:
             given["retry"] = self._retry(index, retry, above)
         # Null is a field that is not there, as for depends_on.
         given = {key: value for key, value in given.items() if value is not None}
+        for name in _plain_tuples(model):
+            if isinstance(given.get(name), list):
+                given[name] = tuple(given[name])
         given |= {"depends_on": waits, "position": index + 1, "raw": raw}
         return self._validated(index, given, model), model
 
@@ -219,7 +224,7 @@ class _Reader:
                 self.problem(index, old, f"is the old name of {new}; keep one")
             elif value is not None:
                 step[new] = value
-        if "skills" in model.model_fields and isinstance(step.get("skills"), list):
+        if issubclass(model, DeployAgent) and isinstance(step.get("skills"), list):
             step["skills"] = [
                 self._skill(index, number, skill)
                 for number, skill in enumerate(step["skills"])
@@ -238,7 +243,7 @@ class _Reader:
         try:
             entry = self.bundle.skill(skill)
         except TaskLoadError as error:
-            self.found.problems += error.problems
+            self.found.add(error.problems)
             return unread
         if entry is None:
             near = self.bundle.near("skill", skill)
@@ -319,6 +324,20 @@ def _blanks(model: type[Step]) -> Mapping[str, Any]:
         if field.is_required()
         and (field.annotation is str or get_origin(field.annotation) is tuple)
     }
+
+
+@cache
+def _plain_tuples(model: type[Step]) -> frozenset[str]:
+    """Fields of a project's type that are tuples: strict models refuse JSON's lists."""
+    return frozenset(
+        field.alias or name
+        for name, field in model.model_fields.items()
+        if not any(isinstance(entry, Strict) for entry in field.metadata)
+        and any(
+            get_origin(annotation) is tuple
+            for annotation in (field.annotation, *get_args(field.annotation))
+        )
+    )
 
 
 def step_id(step: Any) -> str | None:

@@ -609,6 +609,29 @@ class Pause(Step):
         return value
 
 
+class Teach(Step):
+    """One with skills that are no agent's."""
+
+    skills: tuple[str, ...] = ()
+    pupils: tuple[str, ...] | None = None
+
+
+def test_skills_of_a_projects_own_type_are_left_alone(tmp_path: Path) -> None:
+    steps = [{"id": "a", "type": "teach", "skills": ["fines", "juggling"]}]
+    step = load_steps(tmp_path, steps, step_types={"teach": Teach}).steps[0]
+    assert isinstance(step, Teach)
+    assert step.skills == ("fines", "juggling")
+    assert step.pupils is None
+
+    steps[0] |= {"skills": ["fines", 3], "pupils": "Ann"}
+    with pytest.raises(TaskLoadError) as caught:
+        load_steps(tmp_path, steps, step_types={"teach": Teach})
+    assert [str(problem) for problem in caught.value.problems] == [
+        "tasks/t.json: step 1 'a': skills: must be a string, not the number 3",
+        "tasks/t.json: step 1 'a': pupils: must be a list, not the string 'Ann'",
+    ]
+
+
 def test_what_a_projects_own_type_refuses(tmp_path: Path) -> None:
     types = {"pause": Pause}
     step = load_steps(

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_harbor.errors import TaskLoadError
+from pytest_harbor.errors import SettingsError, TaskLoadError
 from pytest_harbor.tasks.steps.load import with_changes
 from pytest_harbor.tasks.steps.overrides import filled, overridden
 from step_bundles import agent_up, ask, env_up, grade, load_steps
@@ -163,6 +163,17 @@ def test_overriding_leaves_the_original_and_what_nobody_names(
 @pytest.mark.parametrize("step", [3, "up", None, []])
 def test_what_is_no_step_is_left_to_the_checks(step: Any) -> None:
     assert overridden(step, {"ttl_seconds": 3}) is step
+
+
+@pytest.mark.parametrize("params", [["ask"], "ask", {"s": 3}, {"s": ["x"]}])
+def test_params_that_are_none(params: Any) -> None:
+    with pytest.raises(SettingsError, match=r"step_params must be \{\"<step id>"):
+        overridden({"id": "s", "type": "note"}, {"step_params": params})
+
+
+def test_params_meet_an_id_of_another_kind() -> None:
+    step = {"id": ["s"], "type": ["note"]}
+    assert overridden(step, {"step_params": {"s": {"x": 1}}}) == step
 
 
 STEPS = [
