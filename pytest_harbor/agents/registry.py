@@ -52,14 +52,25 @@ def resolve_agent(
     if isinstance(found, AgentDeclaration):
         if at:
             found = with_version(found, version, name)
-        return CommandAgent(found, model=model, name=name if at else base)
+        return CommandAgent(found, model=model, name=name)
     if at:
         raise SettingsError(
             f"agent {name!r}: {base} has no version to choose; only declared agents do"
         )
     if base in BUILT_IN:
         return BUILT_IN[base]()
-    return make_agent(name, found, model=model)
+    return as_agent(name, found, model=model)
+
+
+def as_agent(name: str, value: Any, *, model: str | None) -> Agent:
+    """The agent that a declaration, class, factory or agent stands for.
+
+    Raises:
+        SettingsError: it stands for none.
+    """
+    if isinstance(value, AgentDeclaration):
+        return CommandAgent(value, model=model)
+    return make_agent(name, value, model=model)
 
 
 def find(name: str, *, known: Mapping[str, Offer], declared: Declared) -> Any:

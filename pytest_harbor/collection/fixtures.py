@@ -187,12 +187,12 @@ def _request_without_agent(
 
 
 def _as_agent(request: pytest.FixtureRequest, value: Any, settings: Settings) -> Agent:
-    """An overriding fixture may give a name, a class or an object."""
-    from pytest_harbor.agents.python_agent import make_agent
+    """An overriding fixture may give a name, a declaration, a class or an object."""
+    from pytest_harbor.agents.registry import as_agent
 
     if isinstance(value, str):
         return sessions.of(request.config).make_agent(value, settings.model)
-    return make_agent("harbor_agent", value, model=settings.model)
+    return as_agent("harbor_agent", value, model=settings.model)
 
 
 @contextmanager

@@ -123,6 +123,19 @@ def test_a_declared_agent_runs(declared: Project) -> None:
     assert (row["response"], row["warnings"]) == ("large", [])
 
 
+def test_a_fixture_may_give_a_declaration(declared: Project) -> None:
+    declared.file(
+        "conftest.py",
+        "import pytest\nfrom pytest_harbor import AgentDeclaration\n"
+        "@pytest.fixture\ndef harbor_agent():\n"
+        "    command = ('sh', '-c', 'echo told; cat', 'x')\n"
+        "    return AgentDeclaration('cat', command, instruction='stdin')\n",
+    )
+    declared.task("t", instruction="this")
+    declared.run("datasets").assert_outcomes(passed=1)
+    assert responses(declared) == ["told\nthis"]
+
+
 @pytest.mark.parametrize(
     ("name", "says"),
     [

@@ -5,8 +5,10 @@ The command is :mod:`chatty`, which runs its instruction as a script.
 
 from __future__ import annotations
 
+import http.server
 import json
 import re
+import threading
 import time
 from functools import partial
 from pathlib import Path
@@ -429,6 +431,17 @@ url = "http://sidecar:8001/sse"
 """
 
 
+class Echo(http.server.BaseHTTPRequestHandler):
+    """Answers with the path, and how long the key was."""
+
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(f"{self.path} {len(self.headers['X-Api-Key'])}".encode())
+
+    def log_message(self, *_): ...
+
+
 class TestServersAndSkills:
     @both
     def test_servers_reach_the_command_and_go_with_the_session(self, run):
@@ -456,6 +469,30 @@ class TestServersAndSkills:
         assert listed.startswith("-rw-------")
         assert "servers.json" not in result.turns[0].verifier_output_tail
         assert SECRET not in logs_of(result)
+
+    CALL = (
+        'python3 -c "import json, sys, urllib.request as u;'
+        " server = json.load(open(sys.argv[1]))['mcpServers']['m'];"
+        " request = u.Request(server['url'], headers=server['headers']);"
+        ' print(u.urlopen(request, timeout=20).read().decode())" "$mcp"'
+    )
+
+    def test_a_server_on_this_machine_is_reached(self, run):
+        """From the local sandbox, whose public network is the machine's own."""
+        toml = (
+            "[[environment.mcp_servers]]\nname = 'm'\nurl = 'http://127.0.0.1:{}/mcp'\n"
+            "headers = {{ X-Api-Key = '${{TOKEN}}' }}\n"
+        )
+        with http.server.HTTPServer(("127.0.0.1", 0), Echo) as server:
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            result = run(
+                self.CALL,
+                toml=toml.format(server.server_port),
+                agent=chatty(mcp_config=WRITER),
+                environ={"TOKEN": SECRET},
+            )
+            server.shutdown()
+        assert said(result) == f"/mcp {len(SECRET)}"
 
     def test_they_stay_while_the_session_does(self, run):
         agent = chatty(mcp_config=WRITER)

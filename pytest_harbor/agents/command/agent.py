@@ -160,12 +160,9 @@ class CommandAgent:
 
     async def _open(self, turn: AgentTurn, warnings: list[str]) -> _Session:
         declared = self.declaration
-        home = await placing.home_of(turn.sandbox, turn.user)
-        version = declared.version
-        if declared.install is not None:
-            version = await placing.installed_version(turn.sandbox, declared) or version
+        home, version = await placing.look_round(turn.sandbox, turn.user, declared)
         is_named = declared.session is None
-        session = _Session(home=home, version=version, is_named=is_named)
+        session = _Session(home, version or declared.version, is_named=is_named)
         if turn.mcp_servers and declared.mcp_config is not None:
             files = placing.mcp_files(
                 declared.mcp_config, turn.mcp_servers, self.name, warnings

@@ -36,7 +36,9 @@ if [ -z "$home" ] || [ ! -d "$home" ] || [ ! -w "$home" ]; then
   home=/tmp/harbor-home-$(id -u)
   mkdir -p -- "$home" || exit 1
 fi
-printf %s "$home"
+printf '%s\n' "$home"
+[ -z "$1" ] || head -n 1 "$1" 2>/dev/null
+exit 0
 """
 # As the agent's user: what the CLI then makes beside it must be its own.
 _WRITE: Final = """\
@@ -62,21 +64,23 @@ exit 0
 """
 
 
-async def home_of(sandbox: Sandbox, user: User | None) -> str:
-    """A folder that ``user`` can write, its home where there is one. Raises SandboxError."""
+async def look_round(
+    sandbox: Sandbox, user: User | None, declaration: AgentDeclaration
+) -> tuple[str, str | None]:
+    """A folder that ``user`` can write, its home where there is one, and what ``probe`` said.
+
+    Raises:
+        SandboxError: infrastructure failed.
+    """
+    is_installed = declaration.install is not None
+    file = f"{declaration.prefix}/{INSTALLED_VERSION}" if is_installed else ""
     result = await sandbox.exec(
-        ["/bin/sh", "-c", _FIND_HOME], user=user, timeout_seconds=STEP_SECONDS
+        ["/bin/sh", "-c", _FIND_HOME, "sh", file],
+        user=user,
+        timeout_seconds=STEP_SECONDS,
     )
-    return posixpath.normpath(result.stdout.strip() or "/")
-
-
-async def installed_version(
-    sandbox: Sandbox, declaration: AgentDeclaration
-) -> str | None:
-    """What ``probe`` printed when the agent was installed. Raises SandboxError."""
-    text = await sandbox.read_text(f"{declaration.prefix}/{INSTALLED_VERSION}")
-    lines = (text or "").strip().splitlines()
-    return lines[0].strip() if lines else None
+    home, _, version = result.stdout.partition("\n")
+    return posixpath.normpath(home or "/"), version.strip() or None
 
 
 def expanded(path: str, home: str) -> str:
