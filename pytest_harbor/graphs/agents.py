@@ -43,6 +43,10 @@ class AgentSource(ABC):
         """Refuse, before anything starts, what cannot work. Raises StepError."""
 
     @abstractmethod
+    def spec(self, launch: AgentLaunch, provider: str) -> EnvironmentSpec:
+        """What its sandbox is made of. Raises StepError: it cannot be made there."""
+
+    @abstractmethod
     async def start(
         self, launch: AgentLaunch, starter: Starter, *, ready_seconds: float
     ) -> Instance:
@@ -67,19 +71,25 @@ class ServerAgent(AgentSource):
     ) -> Instance:
         return await starter.start_server(self.plan(launch, ready_seconds))
 
-    def plan(self, launch: AgentLaunch, ready_seconds: float = 300.0) -> ServerPlan:
-        """The server to start. Raises StepError for a version that there is not."""
+    def spec(self, launch: AgentLaunch, provider: str) -> EnvironmentSpec:
+        return _with_policy(spec_of(self.entry, provider, launch.limits), launch)
+
+    def check(self, launch: AgentLaunch) -> None:
         if launch.version not in (None, LOCAL_VERSION):
             raise StepError(
                 f"agent '{launch.agent_id}' has version {LOCAL_VERSION} only, not "
                 f"{launch.version}"
             )
+
+    def plan(self, launch: AgentLaunch, ready_seconds: float = 300.0) -> ServerPlan:
+        """The server to start. Raises StepError as :meth:`check`, :meth:`spec`."""
+        self.check(launch)
         where = provider_of(self.entry, launch.sandbox_type or "auto")
         return ServerPlan(
             what=f"agent '{launch.name}'",
             slug=f"agent-{launch.name}",
             provider=where,
-            spec=_with_policy(spec_of(self.entry, where, launch.limits), launch),
+            spec=self.spec(launch, where),
             listening=AGENT_LISTENING,
             probe=answers_its_card,
             command=command_of(self.entry, where),

@@ -166,7 +166,6 @@ class BridgeInstance(Instance):
         self._death: str | None = None
         self._living = anyio.CancelScope()
         self._stopping = anyio.Lock()
-        self._is_stopped = False
 
     @property
     def death(self) -> str | None:
@@ -209,9 +208,9 @@ class BridgeInstance(Instance):
 
     async def _end(self) -> None:
         async with self._stopping:
-            if self._is_stopped:
+            if self.is_stopped:
                 return
             if self.server is not None:
                 await self.server.stop()
             await self.sandbox.stop()
-            self._is_stopped = True
+            self.is_stopped = True

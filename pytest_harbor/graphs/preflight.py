@@ -9,6 +9,7 @@ from typing import Final
 from pytest_harbor.errors import (
     HarborError,
     SandboxUnavailable,
+    SettingsError,
     StepError,
     TaskLoadError,
     TaskRefused,
@@ -17,14 +18,13 @@ from pytest_harbor.errors import (
 from pytest_harbor.graphs.agents import (
     MODEL_VARIABLES,
     AgentSource,
-    ServerAgent,
     find_agent,
     launch_of,
 )
 from pytest_harbor.graphs.envs import find_env, plan_env
 from pytest_harbor.graphs.open_run import RunParts
-from pytest_harbor.graphs.servers import ServerPlan
 from pytest_harbor.graphs.steps.api import RunSettings
+from pytest_harbor.sandboxes.api import EnvironmentSpec
 from pytest_harbor.tasks.folder.templates import resolve
 from pytest_harbor.tasks.steps.model import DeployAgent, DeployEnv, RubricsVerifier
 from pytest_harbor.tasks.steps.preflight import Available, preflight
@@ -103,34 +103,40 @@ async def _provider_problem(name: str, count: int, parts: RunParts) -> str | Non
 
 def _step_problems(step: Step, parts: RunParts) -> list[str]:
     try:
-        plan = _plan(step, parts)
-        if plan is not None and plan.provider in parts.providers:
-            parts.providers[plan.provider].check(plan.spec, ())
-    except (StepError, UnsupportedByProvider) as error:
+        wanted = _sandbox(step, parts)
+        if wanted is not None and wanted[0] in parts.providers:
+            provider, spec = wanted
+            parts.providers[provider].check(spec, ())
+    except (StepError, UnsupportedByProvider, SettingsError) as error:
         return [f"step {step.id} ({step.type}): {error}"]
-    except (TaskLoadError, TaskRefused):
+    except TaskLoadError:
         return []  # told by others
     return []
 
 
-def _plan(step: Step, parts: RunParts) -> ServerPlan | None:
-    """The server that a step will start, as far as it is known by now."""
+def _sandbox(step: Step, parts: RunParts) -> tuple[str, EnvironmentSpec] | None:
+    """The sandbox that a step will start, as far as it is known by now.
+
+    Raises:
+        StepError, SettingsError: it cannot be started.
+    """
     if isinstance(step, DeployEnv):
         entry = find_env(step.env_id, step.env_version, parts.bundle)
-        return plan_env(step, entry, parts.settings)
-    if isinstance(step, DeployAgent):
-        agent_id = step.a2a_agent_id or parts.settings.default_agent
-        if agent_id is None:
-            return None
-        try:
-            source = find_agent(agent_id, parts.bundle, parts.agents)
-        except StepError:
-            return None  # told by others
-        launch = launch_of(step, agent_id, parts.settings, {})
-        source.check(launch)
-        if isinstance(source, ServerAgent):
-            return source.plan(launch)
-    return None
+        plan = plan_env(step, entry, parts.settings)
+        return plan.provider, plan.spec
+    if not isinstance(step, DeployAgent):
+        return None
+    agent_id = step.a2a_agent_id or parts.settings.default_agent
+    if agent_id is None:
+        return None
+    try:
+        source = find_agent(agent_id, parts.bundle, parts.agents)
+    except StepError:
+        return None  # told by others
+    launch = launch_of(step, agent_id, parts.settings, {})
+    source.check(launch)
+    provider = source.provider(launch.sandbox_type or "auto")
+    return provider, source.spec(launch, provider)
 
 
 def _missing_variables(task: StepTask, environ: Mapping[str, str]) -> Iterator[str]:
