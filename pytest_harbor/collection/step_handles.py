@@ -171,7 +171,7 @@ class EnvHandle:
             raise StepError(f"env '{self.record.env_id}' has no data plane")
         base = str(self.record.environment_card_url).split("/.well-known/")[0]
         url = parse_card(card, base).data_url
-        async with DataPlane(url) as plane:
+        async with DataPlane(url, token=self.run.opened.parts.data_token) as plane:
             parts = await plane.get()
         return _content(parts[0]) if len(parts) == 1 else list(parts)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -101,14 +102,18 @@ def _by_hand(
 ) -> Iterator[StepRunHandle]:
     from pytest_harbor.graphs.context import RunContext
     from pytest_harbor.graphs.open_run import RunParts, open_run
+    from pytest_harbor.graphs.preflight import SECRET_VARIABLES
     from pytest_harbor.graphs.steps.api import RunSettings
     from pytest_harbor.reporter import Reporter
+    from pytest_harbor.sandboxes.output import Masker
 
     session = sessions.of(request.config)
     session.interrupts.arm()
     _, logs = run_places(session, request.node.name)
     run_id = f"{session.run_id}-{os.urandom(4).hex()}"
     entries = bundle(request.config, root)
+    token = secrets.token_urlsafe(24)
+    keys = [os.environ[name] for name in SECRET_VARIABLES if name in os.environ]
     parts = RunParts(
         task_id=request.node.name,
         bundle=entries,
@@ -119,6 +124,8 @@ def _by_hand(
         environ=dict(os.environ),
         agents=session.step_agents,
         step_types=step_types(request.config),
+        data_token=token,
+        masker=Masker([token, *keys]),
     )
     context = RunContext(run_id, agent_model=settings.model)
     context.metadata.update(task_id=request.node.name, run_group_id=session.run_id)
