@@ -161,7 +161,7 @@ class TestRows:
                 True,
             ),
             (
-                {"outcomes": [{"score": 0}, {"score": 1}]},
+                {"outcomes": [{"score": 1}, {"score": 0}]},
                 0.5,
                 0,
                 0.5,
