@@ -19,47 +19,11 @@ from pytest_harbor.agents.scripted.script import read_script
 from pytest_harbor.errors import SandboxError, StepError
 from pytest_harbor.graphs.context import DeployedAgent, Journal, RunContext
 from pytest_harbor.graphs.instances import AgentLaunch, Instance
-from pytest_harbor.graphs.objects import ObjectStore
+from pytest_harbor.graphs.objects import FolderStore
 from pytest_harbor.graphs.steps.api import RunSettings, StepRun
 from pytest_harbor.protocols.agent_server import create_app
 from pytest_harbor.sandboxes.output import Masker
 from servers.running import Servers
-
-
-class Folder(ObjectStore):
-    """Objects as files; their URLs are ``file://`` ones."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-
-    async def put(self, key: str, content: bytes | Path) -> str:
-        path = self.root / key
-        if ".." in key.split("/") or key.startswith("/"):
-            raise ValueError(key)
-        if path.exists():
-            raise FileExistsError(key)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if isinstance(content, Path):
-            content = await anyio.Path(content).read_bytes()
-        path.write_bytes(content)
-        return path.as_uri()
-
-    async def get(self, url: str) -> bytes:
-        return await anyio.Path(url.removeprefix("file://")).read_bytes()
-
-    async def fetch(self, url: str, target: Path) -> None:
-        await anyio.Path(target).write_bytes(await self.get(url))
-
-    async def list(self, prefix: str) -> tuple[str, ...]:
-        paths = self.root.glob("**/*")
-        return tuple(
-            sorted(
-                path.as_uri()
-                for path in paths
-                if path.is_file()
-                and str(path.relative_to(self.root)).startswith(prefix)
-            )
-        )
 
 
 class Served(Instance):
@@ -102,7 +66,7 @@ class Run(StepRun):
         self.journal = Journal(RunContext("run-1"))
         self.context = self.journal.context
         self.settings = settings or RunSettings()
-        self.store = Folder(root / "objects")
+        self.store = FolderStore(root / "objects")
         self.masker = Masker(())
         self.environ = os.environ
         self.logs = root / "logs"
@@ -146,7 +110,13 @@ class Run(StepRun):
     async def dispose(self, *instances: Instance) -> None:
         with anyio.CancelScope(shield=True):
             for instance in instances:
-                await instance.stop()
+                await self._stop(instance)
+
+    async def _stop(self, instance: Instance) -> None:
+        try:
+            await instance.stop()
+        except SandboxError as error:
+            self.warn(f"cannot stop {instance.what}: {error}")
 
     async def start_agent(self, launch: AgentLaunch) -> Instance:
         self.launches.append(launch)

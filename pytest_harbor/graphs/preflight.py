@@ -69,6 +69,7 @@ async def refuse(task: StepTask, parts: RunParts) -> None:
     available = Available(
         agents=parts.agents.keys(),
         default_agent=settings.default_agent,
+        judges=settings.judges.keys(),
         judge_model=settings.models.judge or settings.models.default,
         human_a2a_url=settings.human_a2a_url,
     )

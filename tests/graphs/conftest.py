@@ -13,6 +13,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from graph_runs import Library
 from pytest_harbor.graphs.result import StepRunResult
 from pytest_harbor.sandboxes.local.provider import LocalProvider
+from servers.running import Servers, many_servers
 
 RunSteps = Callable[..., StepRunResult]
 
@@ -22,6 +23,13 @@ def portal() -> Iterator[BlockingPortal]:
     """An event loop in a thread, for a provider that serves many tests."""
     with start_blocking_portal() as portal:
         yield portal
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[Servers]:
+    """Agents, models and others on sockets, for as long as the module's tests."""
+    with many_servers() as running:
+        yield running
 
 
 @pytest.fixture(scope="module")

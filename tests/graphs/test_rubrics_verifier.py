@@ -399,7 +399,7 @@ class TestDeployedJudge:
         stubborn.write(reply())
         await rubrics_verifier(step(judge_a2a_agent_id="wise"), stubborn)
         assert entry(stubborn)["score"] == 1.0
-        assert stubborn.warnings == ["cannot stop the judge: no answer"]
+        assert "no answer" in stubborn.warnings[0]
 
     async def test_grades_in_text_with_a_second_attempt(self, run):
         run.scripts["wise"] = [

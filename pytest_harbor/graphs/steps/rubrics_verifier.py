@@ -15,7 +15,6 @@ from pytest_harbor.errors import (
     REFUSED,
     HarborError,
     JudgeError,
-    SandboxError,
     StepError,
 )
 from pytest_harbor.graphs.agent_judge import AgentJudge
@@ -90,7 +89,8 @@ class _Grader:
         self._verifier_id = verifier_id
         run_id = run.context.instance_id
         self._prefix = f"runs/{run_id}/verifications/{key_part(verifier_id)}/"
-        self.model = step.default_model or run.settings.models.judge
+        models = run.settings.models
+        self.model = step.default_model or models.judge or models.default
         """The judge's model as it is asked for; ``None`` is an agent's own."""
 
     async def entry(self) -> dict[str, Json]:
@@ -230,15 +230,7 @@ class _Grader:
         try:
             yield name, instance.url, instance
         finally:
-            with anyio.CancelScope(shield=True):
-                await self._stop(instance)
-
-    async def _stop(self, instance: Instance) -> None:
-        try:
-            await instance.stop()
-        except SandboxError as error:
-            # The run's own teardown tries again.
-            self._run.warn(self._run.masker.text(f"cannot stop the judge: {error}"))
+            await run.dispose(instance)
 
     async def _keep(self, judge: Judge, said: Sequence[Exchange]) -> str | None:
         """Where what the judge did is stored: its own trajectory, else what it said."""

@@ -28,6 +28,8 @@ class Available:
     """Registered agents."""
     default_agent: str | None = None
     """Agent of steps that name none."""
+    judges: Collection[str] = ()
+    """Judges of the project's own, which are no agents."""
     judge_model: str | None = None
     """Model of judges that name none."""
     human_a2a_url: str | None = None
@@ -102,7 +104,10 @@ class _Preflight:
             if step.default_model is None and self.available.judge_model is None:
                 what = "no judge model: give default_model, or configure one"
                 yield self._problem(step, "", what)
-        elif step.agent_name is None:
+        elif (
+            step.agent_name is None
+            and step.judge_a2a_agent_id not in self.available.judges
+        ):
             yield from self._agent(step, "judge_a2a_agent_id", step.judge_a2a_agent_id)
 
     def _user(self, step: PromptAgent) -> Iterator[Problem]:
