@@ -208,7 +208,7 @@ def test_cancelling_a_run_leaves_no_sandbox(portal, library):
             )
             with anyio.fail_after(60):
                 # Until the env is up; the agent never is.
-                while not any(one.kind == "step_ended" for one in library.events):
+                while "step_ended" not in [one.kind for one in library.events]:  # noqa: ASYNC110
                     await anyio.sleep(0.02)
             group.cancel_scope.cancel()
         states["running"] = [
