@@ -100,11 +100,18 @@ def to_user(reply: Reply) -> tuple[Part, ...]:
     return tuple(part for part in reply.parts if _says_something(part))
 
 
-def read_user_answer(reply: Reply, *, is_person: bool) -> UserAnswer:
-    """The next prompt in a user's answer, or why there is none."""
+def read_user_answer(
+    reply: Reply, *, is_person: bool, may_lack_done: bool = False
+) -> UserAnswer:
+    """The next prompt in a user's answer, or why there is none.
+
+    ``may_lack_done`` is for a format of the task's own (``user_output_format``).
+    """
     if reply.state is not State.COMPLETED:
         return UserAnswer(end_reason=f"{USER_ENDED}{reply.state.value}")
     said = None if is_person else reply.structured_output
+    if may_lack_done and isinstance(said, Mapping):
+        said = {"done": False, **said}
     if isinstance(said, Mapping) and _is_message_and_done(said):
         fields = {key: said[key] for key in said if key not in ("message", "done")}
         if said["done"]:

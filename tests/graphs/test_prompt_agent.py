@@ -396,6 +396,14 @@ class TestConversations:
         reply, _ = await prompt(run, **converse(max_conversation_turns=2))
         assert reply.response == "good"
 
+    async def test_a_user_with_a_format_of_the_task_s_own(self, run):
+        run.deploy("clerk", {"when": "^b$", "answer": "good"}, {"answer": "a"})
+        run.deploy("reader", {"answer": {"message": "b", "mood": "calm"}})
+        schema = {"type": "json_schema", "schema": {"type": "object"}}
+        own = converse(max_conversation_turns=2, user_output_format=schema)
+        reply, _ = await prompt(run, **own)
+        assert reply.response == "good"
+
     @pytest.mark.parametrize(
         ("answer", "reason"),
         [

@@ -296,6 +296,16 @@ class TestReplies:
         assert found["trajectory"] == "incomplete"
         assert "(not recorded)" in model.requests[0]["messages"][0]["content"]
 
+    async def test_one_too_long_for_a_prompt_is_noted(self, run, model, monkeypatch):
+        monkeypatch.setattr(
+            "pytest_harbor.verification.judges.prompt.MAX_INLINE_CHARACTERS", 100
+        )
+        run.write(reply(await run.store.put_json("t.json", {"did": "x" * 200})))
+        model.answers = [json.dumps(grades(1))]
+        found = await by_model(run, FOUND)
+        assert found["trajectory"] == "shortened"
+        assert "characters left out" in model.requests[0]["messages"][0]["content"]
+
     async def test_a_random_verifier_id(self, run, model):
         run.write(reply())
         model.answers = [json.dumps(grades(1))] * 2

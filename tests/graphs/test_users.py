@@ -85,3 +85,19 @@ def test_a_person_is_taken_at_their_word(reply, meaning):
 def test_the_user_gets_the_parts_as_they_are():
     parts = (part("see"), data(a=1), FILE)
     assert to_user(answer(*parts, " ")) == parts
+
+
+@pytest.mark.parametrize(
+    ("reply", "meaning"),
+    [
+        (answer('{"message": "x", "mood": 1}'), says("x", mood=1)),
+        (answer(DONE), UserAnswer(end_reason="user_done")),
+        (answer('{"say": "x"}'), says('{"say": "x"}')),
+        (
+            answer('{"message": "x", "done": "no"}'),
+            says('{"message": "x", "done": "no"}'),
+        ),
+    ],
+)
+def test_a_format_of_the_task_s_own_may_lack_done(reply, meaning):
+    assert read_user_answer(reply, is_person=False, may_lack_done=True) == meaning

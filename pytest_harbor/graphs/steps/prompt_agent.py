@@ -342,6 +342,10 @@ class _Partner:
             timeout_seconds=self._step.user_agent_timeout_seconds,
             poll_seconds=self._step.poll_interval_seconds,
         )
-        answer = read_user_answer(answered, is_person=self._user.is_person)
+        answer = read_user_answer(
+            answered,
+            is_person=self._user.is_person,
+            may_lack_done=self._step.user_output_format is not None,
+        )
         conversation.user_answered(answered, goes_on=answer.end_reason is None)
         return answer

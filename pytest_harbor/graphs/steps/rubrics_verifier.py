@@ -29,16 +29,14 @@ from pytest_harbor.graphs.judge_evidence import (
 from pytest_harbor.graphs.turns import connect
 from pytest_harbor.tasks.steps.model import RubricsVerifier
 from pytest_harbor.verification.judges.grading import Exchange, Grading, grade
+from pytest_harbor.verification.judges.prompt import TrajectoryText
 from pytest_harbor.verification.judges.scores import prompt_error_entry
 
 if TYPE_CHECKING:
     from pytest_harbor.events import Json
     from pytest_harbor.graphs.steps.api import StepRun
     from pytest_harbor.verification.judges.api import Judge
-    from pytest_harbor.verification.judges.prompt import (
-        TrajectoryPlace,
-        TrajectoryText,
-    )
+    from pytest_harbor.verification.judges.prompt import TrajectoryPlace
 
 # A named judge is configured before it is asked, and its files have fixed names: of two
 # verifiers that share one, the second waits.
@@ -89,6 +87,7 @@ class _Grader:
         self._verifier_id = verifier_id
         run_id = run.context.instance_id
         self._prefix = f"runs/{run_id}/verifications/{key_part(verifier_id)}/"
+        self._cut: str | None = None
         models = run.settings.models
         self.model = step.default_model or models.judge or models.default
         """The judge's model as it is asked for; ``None`` is an agent's own."""
@@ -113,7 +112,7 @@ class _Grader:
         }
         if grading.retries:
             entry["judge_output_retries"] = grading.retries
-        if self._step.use_trajectory and (gap := trajectories.gap):
+        if self._step.use_trajectory and (gap := trajectories.gap or self._cut):
             entry["trajectory"] = gap
         return entry
 
@@ -156,6 +155,8 @@ class _Grader:
     ) -> tuple[Grading, str | None]:
         """Grade, and keep what the judge said whatever came of it."""
         step, said = self._step, list[Exchange]()
+        if isinstance(trajectory, TrajectoryText) and trajectory.is_shortened:
+            self._cut = "shortened"
         judge_name = step.agent_name if isinstance(judge, AgentJudge) else None
         evidence = evidence_of(
             step, self._response, self._run, trajectory, judge_name=judge_name

@@ -39,6 +39,16 @@ class TrajectoryText:
 
     turns: tuple[str, ...]
 
+    @property
+    def limit(self) -> int:
+        """The characters that each turn may have in a prompt; they share the room."""
+        return MAX_INLINE_CHARACTERS // max(1, len(self.turns))
+
+    @property
+    def is_shortened(self) -> bool:
+        """True when the judge does not see all of it."""
+        return any(len(turn) > self.limit for turn in self.turns)
+
 
 @dataclass(frozen=True)
 class TrajectoryPlace:
@@ -94,7 +104,8 @@ def judge_prompt(
 
 def fenced(name: str, text: str, word: str) -> str:
     """``text`` between two lines that name it, which it cannot contain."""
-    inside = text.replace(word, "")
+    # Something in its place: what is left of a nested one must not come together.
+    inside = text.replace(word, "***")
     return f"<<<{name} {word}>>>\n{inside}\n<<<end of {name} {word}>>>"
 
 
@@ -169,9 +180,9 @@ def _did(trajectory: TrajectoryText | TrajectoryPlace, word: str) -> str:
             "The record of all it did, tool calls and their results included, is the JSON "
             f"file {trajectory.path}. Read it before you grade."
         )
+    limit = trajectory.limit
     if len(trajectory.turns) == 1:
-        return fenced("trajectory", shortened(trajectory.turns[0]), word)
-    limit = MAX_INLINE_CHARACTERS // max(1, len(trajectory.turns))
+        return fenced("trajectory", shortened(trajectory.turns[0], limit), word)
     return "\n".join(
         fenced(f"trajectory of turn {number}", shortened(turn, limit), word)
         for number, turn in enumerate(trajectory.turns, 1)
