@@ -204,7 +204,7 @@ services:
     deploy: {resources: {limits: {cpus: "0.5", memory: 64M}}}
     sysctls: {net.core.somaxconn: 1024}
     privileged: false
-    security_opt: ["no-new-privileges:true"]
+    security_opt: ["no-new-privileges:true", "label=disable"]
   seed:
     build: ./conf
     image: seed

@@ -340,6 +340,31 @@ async def test_how_main_is_started(spec, start, client):
     assert {"pytest-harbor.session", "pytest-harbor.owner"} <= set(labels)
 
 
+async def test_a_main_of_few_rights(spec, start, client):
+    """As real tasks have it: a user of its own, nearly no capabilities."""
+    text = """
+services:
+  main:
+    command: [sleep, infinity]
+    user: "1000:50"
+    cap_drop: [ALL]
+    cap_add: [SETUID]
+    security_opt: [label=disable]
+    networks: [inner]
+networks: {inner: {internal: true, name: "${COMPOSE_PROJECT_NAME}_inner"}}
+"""
+    sandbox = await start(spec(text))
+    said = await sandbox.exec("id -u; id -g; sleep 0; cat /proc/1/status", user=None)
+    assert said.stdout.startswith("1000\n50\n"), said
+    assert "Uid:\t0" in said.stdout  # not the agent's to end
+    # Its processes can be ended all the same.
+    assert (await sandbox.exec("sleep 100", timeout_seconds=0.5)).timed_out
+    assert (await sandbox.exec("true")).ok
+    assert client.api.inspect_container(sandbox.id)["HostConfig"]["SecurityOpt"] == [
+        "no-new-privileges"
+    ]
+
+
 async def test_mains_own_command_runs_and_may_end(spec, start):
     text = """
 services:

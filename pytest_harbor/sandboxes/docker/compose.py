@@ -48,6 +48,7 @@ from pytest_harbor.tasks.folder.model import MAIN_SERVICE
 
 NO_COMPOSE: Final = f"Docker Compose is needed and was not found: {REMEDY}"
 
+_SAID_BY_DAEMON = "Error response from daemon: "
 _UNSET = re.compile(r'^The "(?P<name>[^"]+)" variable is not set')
 
 
@@ -165,9 +166,9 @@ class Projects:
                 if key is None or key in refused:
                     culprit = await self._culprit(new)
                     raise _failed(new, culprit or error.text) from error
-                refused[key] = error.text
+                refused[key] = error.text.splitlines()[-1].removeprefix(_SAID_BY_DAEMON)
                 if key == STORAGE:
-                    self._refused_limits[key] = error.text
+                    self._refused_limits[key] = refused[key]
             except TimeoutError as error:
                 text = f"not up within {limit:g} s: {await self._culprit(new)}"
                 raise _failed(new, text) from error

@@ -189,7 +189,8 @@ def _capabilities(values: Sequence[str], _: Path) -> Iterator[str]:
 
 def _security(values: Sequence[str], _: Path) -> Iterator[str]:
     for value in values:
-        if not str(value).startswith("no-new-privileges"):
+        # A label of SELinux is left out: the daemon gives each container its own.
+        if not str(value).startswith(("no-new-privileges", "label")):
             yield f"security_opt: {value!r} takes a part of the container's wall away"
 
 

@@ -135,6 +135,11 @@ def _service(
     for key in (*REPLACED, "build"):
         service.pop(key, None)
     service["image"] = plan.images[name].name
+    service["security_opt"] = [
+        option
+        for option in service.get("security_opt") or ()
+        if option.startswith("no-new-privileges")
+    ]
     service["labels"] = {**(service.get("labels") or {}), **_escaped(plan.labels)}
     service["volumes"] = [_read_only(mount) for mount in service["volumes"]]
     if service.get("networks") is not None and aliases:
@@ -176,6 +181,10 @@ def _make_main(service: Model, model: Mapping[str, Any], plan: ProjectPlan) -> N
     }
     if plan.no_new_privileges:
         service["security_opt"] = ["no-new-privileges"]
+    if service.get("cap_drop"):
+        # Without these, root could neither end the agent's processes nor switch users.
+        added = [*(service.get("cap_add") or ()), "CHOWN", "KILL"]
+        service["cap_add"] = list(dict.fromkeys(added))
     if "healthcheck" not in service and not _is_waited_for(model):
         # A check of the image that nobody waits for, of a program that does not run.
         service["healthcheck"] = {"disable": True}
