@@ -34,9 +34,15 @@ def test_the_mail_bundle(run_pytest):
     collected = context["metadata"]["collected_artifacts"]["notes"]["artifacts"]
     note = Path(collected["notes.md"].removeprefix("file://"))
     assert note.read_text() == "- 14 June, Porto: bring the projector\n"
-    properties = run.properties("reply")
-    assert properties["harbor.score.manners"] == "1.0"
-    assert properties["harbor.score.manners.date"] == "1"
+    # A step has the task's name, too: the item's own row is the one with properties.
+    (item,) = [
+        case
+        for case in run.report.iter("testcase")
+        if case.get("classname").endswith(".tasks.reply.json")
+    ]
+    scores = {p.get("name"): p.get("value") for p in item.iter("property")}
+    assert scores["harbor.score.manners"] == "1.0"
+    assert scores["harbor.score.manners.date"] == "1"
 
 
 def test_a_prompt_the_assistant_does_not_know(run_pytest):
