@@ -32,7 +32,7 @@ from pytest_harbor.sandboxes.output import Masker
 TAIL_LINES: Final = 30
 _TAIL_BYTES: Final = 64 * 1024
 _FIRST_PAUSE: Final = 0.02
-_LONGEST_PAUSE: Final = 0.5
+_LONGEST_PAUSE: Final = 0.1
 _PORT_ATTEMPTS: Final = 3
 _PORT_IS_TAKEN: Final = ("address already in use", "eaddrinuse")
 ANY_ADDRESS: Final = "0.0.0.0"  # noqa: S104 - a container's own network
