@@ -96,8 +96,10 @@ def find_user(
 
 
 def to_user(reply: Reply) -> tuple[Part, ...]:
-    """What the user gets of the agent's reply: its parts as they are."""
-    return tuple(part for part in reply.parts if _says_something(part))
+    """What the user gets of the agent's reply: its parts as they are; () if all are blank."""
+    if not any(_says_something(part) for part in reply.parts):
+        return ()
+    return tuple(part for part in reply.parts if part.get("text") != "")
 
 
 def read_user_answer(

@@ -83,8 +83,10 @@ def test_a_person_is_taken_at_their_word(reply, meaning):
 
 
 def test_the_user_gets_the_parts_as_they_are():
-    parts = (part("see"), data(a=1), FILE)
-    assert to_user(answer(*parts, " ")) == parts
+    parts = (part("see"), part(" "), data(a=1), FILE)
+    # An empty text is no part that a server takes.
+    assert to_user(answer(*parts, "")) == parts
+    assert to_user(answer(" ", "")) == ()
 
 
 @pytest.mark.parametrize(
