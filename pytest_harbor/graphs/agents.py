@@ -6,13 +6,14 @@ import difflib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pytest_harbor.errors import ProtocolError, ServerUnreachable, StepError
 from pytest_harbor.graphs.instances import AgentLaunch, Instance
 from pytest_harbor.graphs.servers import Listening, PythonNeed, ServerPlan
 from pytest_harbor.sandboxes.api import EnvironmentSpec, Limits
-from pytest_harbor.sandboxes.choose import LOCAL, provider_name
+from pytest_harbor.sandboxes.choose import DOCKER, LOCAL, provider_name
 from pytest_harbor.tasks.steps.entries import LOCAL_VERSION, AgentEntry, EnvEntry
 from pytest_harbor.tasks.steps.model import DeployAgent, DeployEnv
 
@@ -114,15 +115,42 @@ def _strings(value: object) -> tuple[str, ...]:
     return tuple(value) if isinstance(value, (list, tuple)) else ()
 
 
+@dataclass(frozen=True)
+class _Scripted(ServerAgent):
+    """The built-in ``scripted``: its script is in the step's ``env_vars``."""
+
+    def spec(self, launch: AgentLaunch, provider: str) -> EnvironmentSpec:
+        spec = super().spec(launch, provider)
+        return replace(spec, files=None)  # it has no folder of its own
+
+
+BUILT_IN: Final[Mapping[str, AgentSource]] = {
+    "scripted": _Scripted(
+        AgentEntry(
+            "scripted",
+            folder=Path("/"),
+            command=("python", "-m", "pytest_harbor.agents.scripted"),
+        )
+    )
+}
+"""Agents of every run. ``scripted`` plays the script in the variable ``SCRIPTED_AGENT``."""
+
+
+def with_built_in(registered: Mapping[str, AgentSource]) -> dict[str, AgentSource]:
+    """Registered agents and the built-in ones; a registered name goes first."""
+    return {**BUILT_IN, **registered}
+
+
 def find_agent(
     agent_id: str, bundle: Bundle, registered: Mapping[str, AgentSource]
 ) -> AgentSource:
-    """The agent of that ID: a folder of the bundle goes before a registered one.
+    """The agent of that ID: the bundle's folder, a registered one, a built-in one.
 
     Raises:
         StepError: there is none; names the nearest.
         TaskLoadError: its folder cannot be used.
     """
+    registered = with_built_in(registered)
     if agent_id in registered and agent_id not in bundle.names("agent"):
         return registered[agent_id]
     entry = bundle.agent(agent_id)
@@ -206,9 +234,14 @@ def _runs_command(entry: EnvEntry | AgentEntry, provider: str) -> bool:
     has_image = entry.dockerfile is not None or entry.image is not None
     if provider != LOCAL and has_image:
         return False
+    kind = "env" if isinstance(entry, EnvEntry) else "agent"
+    if provider == DOCKER:
+        raise StepError(
+            f"{kind} '{entry.name}' has no image, which sandbox 'docker' needs; add a "
+            "Dockerfile to its folder, or use the local sandbox"
+        )
     if entry.command:
         return True
-    kind = "env" if isinstance(entry, EnvEntry) else "agent"
     raise StepError(
         f"{kind} '{entry.name}' needs an image, which sandbox '{provider}' does not "
         f"build; add `command` to its {kind}.toml, or use another sandbox"

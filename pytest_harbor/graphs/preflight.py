@@ -20,6 +20,7 @@ from pytest_harbor.graphs.agents import (
     AgentSource,
     find_agent,
     launch_of,
+    with_built_in,
 )
 from pytest_harbor.graphs.envs import find_env, plan_env
 from pytest_harbor.graphs.open_run import RunParts
@@ -67,7 +68,7 @@ async def refuse(task: StepTask, parts: RunParts) -> None:
     """
     settings = parts.settings
     available = Available(
-        agents=parts.agents.keys(),
+        agents=with_built_in(parts.agents),
         default_agent=settings.default_agent,
         judges=settings.judges.keys(),
         judge_model=settings.models.judge or settings.models.default,

@@ -211,3 +211,22 @@ def test_a_deployed_agent_answers(run_steps, library):
     library.agent(answer="Good day.")
     result = run_steps(agent_up(), ask())
     assert [one.response for one in result.context.prompt_responses] == ["Good day."]
+
+
+def test_the_scripted_agent_is_always_there(run_steps):
+    script = json.dumps([{"answer": "By the script."}])
+    result = run_steps(
+        agent_up(a2a_agent_id="scripted", env_vars={"SCRIPTED_AGENT": script}), ask()
+    )
+    assert [one.response for one in result.context.prompt_responses] == [
+        "By the script."
+    ]
+
+
+def test_a_command_alone_is_no_image(run_steps, library):
+    library.providers = {**library.providers, "docker": library.providers["local"]}
+    result = run_steps(agent_up(sandbox_type="docker"))
+    assert result.failure_reason == (
+        "step clerk-up (deploy_agent): agent 'clerk' has no image, which sandbox "
+        "'docker' needs; add a Dockerfile to its folder, or use the local sandbox"
+    )
