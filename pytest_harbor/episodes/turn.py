@@ -174,13 +174,13 @@ def _agent_user(stage: Stage, turn: TurnPlan) -> User | None:
 
 async def _prepare(stage: Stage, draft: TurnDraft, user: User | None) -> None:
     sandbox, turn = stage.sandbox, draft.plan
-    await _clean_and_place(stage, draft)
+    await _clean_and_place(stage, draft, user)
     await switch_user(sandbox, user, stage.user_in_place)
     stage.user_in_place = user
     await prepare_step(sandbox, turn, user, draft.logs / "agent")
 
 
-async def _clean_and_place(stage: Stage, draft: TurnDraft) -> None:
+async def _clean_and_place(stage: Stage, draft: TurnDraft, user: User | None) -> None:
     """Clean up after a shared turn and place the oracle's solution, in one transfer."""
     uploads: Sequence[Upload] = ()
     empty: list[str] = []
@@ -189,6 +189,8 @@ async def _clean_and_place(stage: Stage, draft: TurnDraft) -> None:
     if isinstance(stage.agent, oracle.OracleAgent):
         uploads, also_empty = stage.agent.placement(draft.plan)
         empty += also_empty
+        if uploads:
+            stage.sandbox.expect_command(user)
         missing = oracle.shortfall(draft.plan)
         if missing:
             draft.warn(missing)

@@ -330,6 +330,12 @@ class Sandbox(ABC):
     ) -> Process:
         """Start a command and return at once. Raises as :meth:`exec`."""
 
+    def expect_command(self, user: User | None = None) -> None:  # noqa: B027 - optional
+        """Hint that a command of ``user`` comes right after the next transfer.
+
+        A provider may get ready for it meanwhile; ``user`` is that of :meth:`exec`.
+        """
+
     @abstractmethod
     async def upload(
         self, uploads: Sequence[Upload], *, empty: Sequence[str] = ()

@@ -149,6 +149,7 @@ async def _fill(
     if not keep_tests:
         empty.append(TESTS)
         uploads += _tests(sandbox, plan, inputs)
+    sandbox.expect_command(plan.user)
     if inputs.trajectory is None:
         await sandbox.upload(uploads, empty=empty)
         return []

@@ -22,6 +22,7 @@ class ServiceSandbox(DockerSandbox):
         if self._stopped or self._death:
             return
         self._death = f"{self.id}: {why}"
+        self._let_go()
         with contextlib.suppress(DaemonError):  # it ended by itself
             await self._engine.call(lambda client: client.kill(self._container))
 
@@ -57,6 +58,7 @@ class ComposeSandbox(ServiceSandbox):
         if self._stopped:
             return
         self._stopped = True
+        self._let_go()
         self._forget(self._container)
         self._remove_project(self._project)
 

@@ -6,6 +6,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -72,6 +73,7 @@ class DockerSandbox(Sandbox):
         remove: Callable[[str, str], None],
         forget: Callable[[str], object],
         unmade: Sequence[str] = (),
+        absent: Sequence[str] = (),
         unenforced: Sequence[str] = (),
     ) -> None:
         self.id = name
@@ -86,7 +88,12 @@ class DockerSandbox(Sandbox):
         # Folders that the first transfer makes; a request of their own would cost as
         # much as a whole command.
         self._unmade = tuple(unmade)
+        # Those of them that the image does not have, and when they were made.
+        self._absent = frozenset(absent)
+        self._made: dict[str, int] = {}
         self._tools: frozenset[str] | None = None
+        self._expected_user: str | None = None
+        self._waiting: execs.WaitingShell | None = None
         self._stopped = False
         self._death = ""
 
@@ -104,6 +111,9 @@ class DockerSandbox(Sandbox):
     ) -> ExecResult:
         call = await self._call(command, user, cwd, env, stdin)
         begun = time.monotonic()
+        shell = self._shell_for(call)
+        if shell is not None:
+            call = replace(call, marker=shell.marker)
         with contextlib.closing(_Output(call, log, error_log)) as output:
             try:
                 ended = await execs.run(
@@ -112,10 +122,21 @@ class DockerSandbox(Sandbox):
                     output.stream,
                     timeout_seconds=timeout_seconds,
                     kill=self._kill,
+                    shell=shell,
                 )
             except DaemonError as error:
                 return await self._never_ran(await self._refused(call, error), error)
         self._note(output.stream)
+        if ended.never_began and shell is not None:  # it did not live that long
+            return await self.exec(
+                command,
+                user=user,
+                cwd=cwd,
+                env=env,
+                timeout_seconds=timeout_seconds,
+                log=log,
+                error_log=error_log,
+            )
         if ended.never_began:
             return await self._never_ran(await self._cannot_run(call, output.text()))
         if ended.exit_code is None and not ended.timed_out:
@@ -134,6 +155,7 @@ class DockerSandbox(Sandbox):
         log: Path | None = None,
     ) -> Process:
         call = await self._call(command, user, cwd, env, None)
+        self._let_go()
         output = _Output(call, log)
         with contextlib.ExitStack() as on_failure:
             on_failure.callback(output.close)
@@ -159,6 +181,7 @@ class DockerSandbox(Sandbox):
     ) -> None:
         self._check_alive()
         fresh, others = files.split(uploads, empty)
+        await self._start_waiting_shell()
         try:
             if empty:
                 await self._put(fresh, empty)
@@ -167,13 +190,46 @@ class DockerSandbox(Sandbox):
         except DaemonError as error:
             raise await self._transfer_error(error, uploads, empty) from error
 
+    def expect_command(self, user: User | None = None) -> None:
+        self._expected_user = self._name_of(user)
+
+    async def _start_waiting_shell(self) -> None:
+        """Start the shell of an expected command; without one it is started as any other."""
+        user, self._expected_user = self._expected_user, None
+        self._let_go()
+        if user is not None:
+            with contextlib.suppress(DaemonError):
+                self._waiting = await execs.WaitingShell.start(
+                    self._engine, self._container, user
+                )
+
+    def _shell_for(self, call: execs.ExecCall) -> execs.WaitingShell | None:
+        """The shell that waits for this command, if it is this one that it waits for."""
+        shell = self._waiting
+        if shell is None or shell.user != call.user or call.script() is None:
+            self._let_go()
+            return None
+        self._waiting = None
+        return shell
+
+    def _let_go(self) -> None:
+        """End a shell that waits in vain: its input ends."""
+        shell, self._waiting = self._waiting, None
+        if shell is not None:
+            shell.connection.close()
+
     async def _put(self, uploads: Sequence[Upload], empty: Sequence[str]) -> None:
         unmade = self._unmade
-        await self._engine.call(
+        made_at = await self._engine.call(
             lambda client: files.put(
                 client, self._container, uploads, empty=empty, folders=unmade
             )
         )
+        self._made.update(dict.fromkeys(self._absent.intersection(unmade), made_at))
+        for upload in uploads:
+            for folder in tuple(self._made):
+                if files.may_reach(upload.target, folder):
+                    del self._made[folder]
         self._unmade = ()
 
     async def _ready(self) -> None:
@@ -194,9 +250,12 @@ class DockerSandbox(Sandbox):
     async def _download(
         self, wanted: Download, limits: TransferLimits | None
     ) -> Downloaded:
+        made_at = self._made.get(wanted.source)
         try:
             return await self._engine.call(
-                lambda client: files.get(client, self._container, wanted, limits)
+                lambda client: files.get(
+                    client, self._container, wanted, limits, made_at=made_at
+                )
             )
         except DaemonError as error:
             if error.status is not None and await self._is_there():
@@ -248,6 +307,7 @@ class DockerSandbox(Sandbox):
         if self._stopped:
             return
         self._stopped = True
+        self._let_go()
         self._remove(self._container, self.id)
 
     async def keep(self) -> None:
@@ -256,6 +316,7 @@ class DockerSandbox(Sandbox):
         Its ``id`` changes, because a sweep knows it by its name. Raises SandboxLost.
         """
         self._check_alive()
+        self._let_go()
         kept = f"{self.id}{KEPT_SUFFIX}"
         try:
             await self._engine.call(lambda client: client.rename(self._container, kept))
@@ -300,16 +361,19 @@ class DockerSandbox(Sandbox):
         if self._tools is None and env and "PATH" in env:
             # A PATH of this one command says nothing about the image's tools.
             await self.initial_tools()
-        chosen = self.default_user if user is None else user
         return execs.ExecCall(
             self._container,
             [SHELL, "-c", command] if isinstance(command, str) else list(command),
-            user=str(self._image.user or "0" if chosen is None else chosen),
+            user=self._name_of(user),
             cwd=cwd or self.workdir,
             env=env or {},
             ask_tools=VERIFIER_TOOLS if self._tools is None else (),
             stdin=stdin,
         )
+
+    def _name_of(self, user: User | None) -> str:
+        chosen = self.default_user if user is None else user
+        return str(self._image.user or "0" if chosen is None else chosen)
 
     def _note(self, stream: ExecStream) -> None:
         """Keep what a command's wrapper told of the container."""

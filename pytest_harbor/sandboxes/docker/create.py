@@ -111,10 +111,13 @@ class NewContainer:
         upload = Upload(self.spec.files, self.workdir, exclude=_CONFIGURATION_FILES)
         files.put(client, container, [upload])
 
-    def require_shell(self, client: docker.APIClient, container: str) -> None:
+    def look_at_image(
+        self, client: docker.APIClient, container: str
+    ) -> tuple[str, ...]:
         """Refuse an image in which nothing can be run; once per image is enough.
 
-        The start itself would not tell: ``init`` starts well and ends at once.
+        The start itself would not tell: ``init`` starts well and ends at once. Returns the
+        artifacts' folder if the image does not have it: what it has is collected.
 
         Raises:
             SandboxStartFailed: there is no shell.
@@ -126,6 +129,9 @@ class NewContainer:
                 "use an image with a shell",
                 is_final=True,
             )
+        if files.exists(client, container, files.ARTIFACTS):
+            return ()
+        return (files.ARTIFACTS,)
 
 
 def start_error(error: DaemonError, spec: EnvironmentSpec) -> SandboxStartFailed:

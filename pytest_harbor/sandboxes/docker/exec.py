@@ -22,7 +22,7 @@ import docker
 
 from pytest_harbor.errors import SandboxLost
 from pytest_harbor.sandboxes.docker.client import Engine
-from pytest_harbor.sandboxes.docker.scripts import KILL, MARKER, SHELL, WRAPPER
+from pytest_harbor.sandboxes.docker.scripts import KILL, MARKER, SHELL, WRAPPER, script
 from pytest_harbor.sandboxes.docker.stream import ExecStream
 
 BEGIN_TIMEOUT_SECONDS = 60.0
@@ -49,12 +49,22 @@ class ExecCall:
     marker: str = field(default_factory=lambda: secrets.token_hex(8))
     token: str = field(default_factory=lambda: secrets.token_hex(16))
 
+    @property
+    def _told(self) -> list[str]:
+        """What the wrapper is told before the command."""
+        return [self.token, self.cwd, " ".join(self.ask_tools)]
+
+    def script(self) -> str | None:
+        """The command for a shell that waits; ``None`` when it cannot be said so."""
+        if self.stdin is not None:
+            return None
+        return script(self._told, self.env, self.argv)
+
     def create(self, client: docker.APIClient) -> str:
         """Register the exec with the daemon; returns its ID."""
-        wrapped = [SHELL, "-c", WRAPPER, "sh", self.token, self.cwd]
         answer = client.exec_create(
             self.container,
-            [*wrapped, " ".join(self.ask_tools), *self.argv],
+            [SHELL, "-c", WRAPPER, "sh", *self._told, *self.argv],
             stdin=self.stdin is not None,
             user=self.user,
             # "/" always exists; the wrapper goes to the working directory itself.
@@ -144,6 +154,38 @@ class Connection:
             self._socket.close()
 
 
+@dataclass(frozen=True)
+class WaitingShell:
+    """A shell that was started ahead of its command, and reads from its input what to do.
+
+    The daemon starts it while it copies files, so the command that needs the files does
+    not wait for that as well.
+    """
+
+    user: str
+    marker: str
+    connection: Connection
+
+    @classmethod
+    async def start(cls, engine: Engine, container: str, user: str) -> WaitingShell:
+        """Start one; returns before it is there. Raises DaemonError."""
+        marker = secrets.token_hex(8)
+
+        def create_and_start(client: docker.APIClient) -> Connection:
+            answer = client.exec_create(
+                container,
+                [SHELL],
+                stdin=True,
+                user=user,
+                workdir="/",
+                environment={MARKER: marker},
+            )
+            exec_id = str(answer["Id"])
+            return Connection(exec_id, client.exec_start(exec_id, socket=True))
+
+        return cls(user, marker, await engine.call(create_and_start))
+
+
 @dataclass
 class Ended:
     """How an exec ended: at most one way, none if the wrapper died without a word."""
@@ -162,8 +204,9 @@ async def run(
     *,
     timeout_seconds: float | None,
     kill: Callable[[ExecCall, ExecStream], Awaitable[None]],
+    shell: WaitingShell | None = None,
 ) -> Ended:
-    """Run ``call`` to its end, feeding ``stream``.
+    """Run ``call`` to its end, feeding ``stream``; in ``shell`` if there is one.
 
     The time runs from the moment when the command runs, not from the request. ``kill``
     is awaited when it is over, or when the caller is cancelled.
@@ -171,13 +214,16 @@ async def run(
     Raises:
         DaemonError: the daemon refused or is gone.
     """
-    connection = await start(engine, call)
+    if shell is None:
+        connection, sent = await start(engine, call), call.stdin
+    else:
+        connection, sent = shell.connection, (call.script() or "").encode()
     try:
-        if call.stdin is None:
+        if sent is None:
             ended = await _follow(connection, stream, timeout_seconds)
         else:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(connection.send_all, call.stdin)
+                tasks.start_soon(connection.send_all, sent)
                 ended = await _follow(connection, stream, timeout_seconds)
                 tasks.cancel_scope.cancel()
         if ended.timed_out:

@@ -1,8 +1,9 @@
 """Sandboxes in Docker containers.
 
-A one-step episode costs eleven API requests once its image is known: create, start, put
-the solution (and the log folders), two for the agent's command, get the artifacts, put the
-tests (emptying what was there), two for the verifier's command, get its logs, remove.
+A one-step episode costs eleven API requests once its image is known: create, start, two for
+the agent's shell, put the solution (and the log folders), look at the artifacts, two for the
+verifier's shell, put the tests (emptying what was there), get its logs, remove. Another one
+gets the artifacts if there are any. The daemon starts a shell and copies files at once.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class DockerProvider(Provider):
         self._starts: anyio.Semaphore | None = None
         self._removals: Removals | None = None
         self._sandboxes: dict[str, DockerSandbox] = {}
-        self._images_with_shell: set[str] = set()
+        self._absent_folders: dict[str, tuple[str, ...]] = {}  # of images looked at
         self._refused_limits: dict[str, str] = {}
         self._closed = False
 
@@ -175,13 +176,17 @@ class DockerProvider(Provider):
             remove=self._remove_later,
             forget=self._sandboxes.pop,
             unmade=OPEN_FOLDERS,
+            absent=()
+            if spec.files is not None
+            else self._absent_folders.get(image.name, ()),
             unenforced=unenforced,
         )
         self._sandboxes[container] = sandbox
         try:
-            if image.name not in self._images_with_shell:
-                await engine.call(lambda client: new.require_shell(client, container))
-                self._images_with_shell.add(image.name)
+            if image.name not in self._absent_folders:
+                self._absent_folders[image.name] = await engine.call(
+                    lambda client: new.look_at_image(client, container)
+                )
             if spec.files is not None:
                 await engine.call(lambda client: new.fill(client, container))
             async with self._starts:

@@ -5,6 +5,9 @@ They use shell builtins and ``grep`` only, so that busybox, dash and bash all do
 
 from __future__ import annotations
 
+import re
+import shlex
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 SHELL: Final = "/bin/sh"
@@ -22,7 +25,7 @@ KEEP_ALIVE: Final = "while :; do sleep 2147483; done"
 #
 # $1 token, $2 working directory, $3 names of tools to look for, then the command.
 # Standard error of the wrapper itself goes nowhere: bash would report signals there.
-WRAPPER: Final = """\
+_WRAPPER: Final = """\
 _ph_token=$1 _ph_dir=$2 _ph_ask=$3
 shift 3
 exec 3>&2 2>/dev/null
@@ -36,7 +39,8 @@ _ph_count() {
   done
 }
 _ph_count
-IFS= read -r _ph_stat </proc/$$/stat && _ph_field $_ph_stat
+_ph_stat=$(IFS= read -r _ph_line </proc/self/stat && printf %s "$_ph_line")
+[ -n "$_ph_stat" ] && _ph_field $_ph_stat
 if [ -n "$_ph_ask" ]; then
   _ph_tools=
   for _ph_tool in $_ph_ask; do
@@ -46,7 +50,7 @@ fi
 printf '@@%s:begin:%s:%s:%s@@' "$_ph_token" "$_ph_ticks" "$_ph_tools" "$_ph_kills" >&3
 if cd "$_ph_dir"; then
   unset OLDPWD
-  (exec "$@" 2>&3 3>&-)
+  (exec "$@" @STDIN@ 2>&3 3>&-)
   _ph_code=$?
 else
   printf 'cannot enter the working directory %s\\n' "$_ph_dir" >&3
@@ -57,6 +61,37 @@ printf '@@%s:end:%s:%s@@' "$_ph_token" "$_ph_code" "$_ph_kills"
 printf '@@%s:end:%s:%s@@' "$_ph_token" "$_ph_code" "$_ph_kills" >&3
 exit "$_ph_code"
 """
+
+WRAPPER: Final = _WRAPPER.replace("@STDIN@ ", "")
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SHELL_VARIABLES = re.compile(
+    r"_|BASH.*|E?UID|FUNCNAME|GROUPS|HOSTNAME|IFS|LINENO|OLDPWD|OPT.*|PIPESTATUS|PPID|PS\d"
+    r"|PWD|RANDOM|SECONDS|SHELLOPTS|SHLVL|_ph_.*"
+)
+"""What a shell keeps for itself, or reads on the way."""
+
+
+def script(
+    arguments: Sequence[str], env: Mapping[str, str], argv: Sequence[str]
+) -> str | None:
+    """The wrapper with all that it is told, for a shell that reads it from its input.
+
+    ``arguments`` are the wrapper's own. ``None`` when a variable of ``env`` cannot be set so
+    that the command sees the same as by the daemon.
+    """
+    if not all(_NAME.fullmatch(name) for name in env):
+        return None
+    if any(_SHELL_VARIABLES.fullmatch(name) for name in env):
+        return None
+    exports = "".join(f"export {name}={shlex.quote(env[name])}\n" for name in env)
+    given = " ".join(map(shlex.quote, (*arguments, *argv)))
+    # In the subshell, so that PATH and the like are the command's and not the wrapper's.
+    command = _WRAPPER.replace(
+        '(exec "$@" @STDIN@ ', f'({exports}exec "$@" </dev/null '
+    )
+    return f"set -- {given}\n{command}"
+
 
 # $1 the exec's marker value, $2 the clock tick when it began (0: unknown).
 #
