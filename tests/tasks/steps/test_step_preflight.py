@@ -75,6 +75,9 @@ PREFLIGHT: dict[str, Case] = {
     "a judge to deploy": Case(
         [*JUDGED, grade(judge_a2a_agent_id="reader")], Available(), []
     ),
+    "a judge of the project's own": Case(
+        [*JUDGED, grade(judge_a2a_agent_id="house")], Available(judges=["house"]), []
+    ),
     "an unknown judge": Case(
         [*JUDGED, grade(judge_a2a_agent_id="readr")],
         Available(),
