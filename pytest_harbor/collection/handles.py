@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,14 @@ class AwaitableSandbox:
     def __init__(self, sandbox: Sandbox, session: sessions.HarborSession) -> None:
         self._sandbox = sandbox
         self._session = session
+
+    @property
+    def services(self) -> Mapping[str, AwaitableSandbox]:
+        """The other services of its Compose file by name, each as this one."""
+        return {
+            name: AwaitableSandbox(service, self._session)
+            for name, service in self._sandbox.services.items()
+        }
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._sandbox, name)

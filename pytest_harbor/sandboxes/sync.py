@@ -72,6 +72,14 @@ class SyncSandbox:
         """The user of commands that name none."""
         return self._sandbox.default_user
 
+    @property
+    def services(self) -> Mapping[str, SyncSandbox]:
+        """The other services of its Compose file by name."""
+        return {
+            name: SyncSandbox(service, self._call)
+            for name, service in self._sandbox.services.items()
+        }
+
     def exec(
         self,
         command: str | Sequence[str],

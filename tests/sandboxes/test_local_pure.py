@@ -26,7 +26,10 @@ LAND = userland.Userland("/bwrap", Path("/copy/etc"), None, False, None)
     [
         (EnvironmentSpec(image="busybox"), "docker_image.*--harbor-sandbox docker"),
         (EnvironmentSpec(build_context=Path("/x")), "Dockerfile.*does not build"),
-        (EnvironmentSpec(compose_file=Path("/x")), "docker-compose.yaml"),
+        (
+            EnvironmentSpec(image="busybox", compose_file=Path("/x")),
+            "docker-compose.yaml: .*cannot run Compose services.*--harbor-sandbox docker",
+        ),
         (EnvironmentSpec(network="allowlist"), "allowlist.*cannot filter"),
         (EnvironmentSpec(user="root:staff"), "name:group"),
         (EnvironmentSpec(user="no-such-user"), "no-such-user.*/etc/passwd"),

@@ -349,11 +349,15 @@ class LocalProvider(Provider):
 
 
 def refuse_containers(spec: EnvironmentSpec) -> None:
-    """Raises UnsupportedByProvider for a spec that needs an image."""
+    """Raises UnsupportedByProvider for a spec that needs an image or services (X36)."""
+    if spec.compose_file is not None:
+        raise UnsupportedByProvider(
+            "environment/docker-compose.yaml: the local sandbox cannot run Compose "
+            "services; use --harbor-sandbox docker"
+        )
     wanted = {
         "docker_image": spec.image,
         "environment/Dockerfile": spec.build_context,
-        "environment/docker-compose.yaml": spec.compose_file,
     }
     for key, value in wanted.items():
         if value is not None:
