@@ -434,6 +434,77 @@ def docker(scale: Scale, scratch: Path) -> Iterator[Measure]:
     )
 
 
+COMPOSE_FILE = """\
+services:
+  main:
+    image: {image}
+    init: true
+    command: [sleep, infinity]
+    depends_on: {{redis: {{condition: service_healthy}}}}
+  redis:
+    image: {image}
+    healthcheck: {{test: [CMD, redis-cli, ping], interval: 200ms, retries: 50}}
+"""
+
+
+def compose(scale: Scale, scratch: Path) -> Iterator[Measure]:
+    """A project with a Redis, up and gone again, against Compose's own command."""
+    import docker
+
+    from docker_images import redis_image
+    from pytest_harbor.sandboxes.docker.compose_cli import find_program
+    from pytest_harbor.sandboxes.docker.provider import DockerProvider
+
+    program = find_program()
+    if program is None:
+        raise SystemExit("no Docker Compose")
+    path = scratch / "environment" / "docker-compose.yaml"
+    path.parent.mkdir()
+    path.write_text(COMPOSE_FILE.format(image=redis_image()))
+    spec = EnvironmentSpec(compose_file=path)
+    client = docker.from_env()
+    critical: list[float] = []
+
+    def is_there() -> bool:
+        label = {"label": "pytest-harbor.task=bench"}
+        return bool(client.networks.list(filters=label))
+
+    async def measure() -> dict[str, float]:
+        provider = DockerProvider()
+
+        async def ours() -> None:
+            began = time.perf_counter()
+            sandbox = await provider.start(
+                spec, name="bench", labels={"pytest-harbor.task": "bench"}
+            )
+            await sandbox.stop()
+            critical.append(time.perf_counter() - began)
+            # It is removed in the background, which nobody tells us of.
+            while await anyio.to_thread.run_sync(is_there):  # noqa: ASYNC110
+                await anyio.sleep(0.005)
+
+        async def bare() -> None:
+            command = [str(program), "-p", "pytest-harbor-bench", "-f", str(path)]
+            await anyio.run_process([*command, "up", "-d", "--wait"])
+            await anyio.run_process([*command, "down", "-t", "0", "-v"])
+
+        try:
+            return await medians(max(scale.rounds, 10), bare=bare, ours=ours)
+        finally:
+            await provider.aclose()
+            client.close()
+
+    median = anyio.run(measure)
+    bare = median["bare"]
+    yield Measure(
+        "compose: up and gone again / up --wait and down -t 0",
+        median["ours"] / bare,
+        1.2,
+        detail=f"{median['ours'] * 1000:.0f} ms / {bare * 1000:.0f} ms, "
+        f"waited for {statistics.median(critical[1:]) * 1000:.0f} ms",
+    )
+
+
 def resident_kib() -> int:
     """Memory of this process that is in RAM now."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
@@ -476,6 +547,7 @@ BENCHMARKS = {
     "local": local,
     "turns": turns,
     "docker": docker,
+    "compose": compose,
     "workers": workers,
     "memory": memory,
 }
