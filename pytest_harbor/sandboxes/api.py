@@ -275,6 +275,8 @@ class Sandbox(ABC):
     provider: str
     workdir: str
     default_user: User | None
+    is_disposable: bool = True
+    """False: what a command changes outside the task's own folders outlives the sandbox."""
     unenforced: tuple[str, ...] = ()
     """What the task asked for and this sandbox could not be given, a line each."""
     oom_kills: int = 0

@@ -136,6 +136,13 @@ class TestInstruction:
         assert result.turns[0].failure_kind is None
 
     @both
+    def test_a_user_without_a_home_gets_one(self, run):
+        script = "echo $HOME; touch $HOME/mine; ls $HOME"
+        result = run(script, toml="[agent]\nuser = 12345")
+        assert said(result).split() == ["/tmp/harbor-home-12345", "mine"]
+        assert result.turns[0].failure_kind is None
+
+    @both
     def test_an_agent_that_took_its_log_folder_away_voids_nothing(self, run):
         spoil = "rm -rf /logs/agent; echo x >/logs/agent"
         result = run(spoil, "echo never", test=PASS)

@@ -23,9 +23,8 @@ ROOT = Path(__file__).resolve().parents[2]
 SITE = Path(sysconfig.get_path("purelib"))
 NEEDED = ("anyio", "filelock", "pathspec", "pydantic", "pytest", "tomli")
 COMMAND = (
-    "rm -rf /logs && cd /home && "
-    "python3 -m pytest -p pytest_harbor.plugin -p no:cacheprovider local -v "
-    "-o harbor_local_mode=in-place"
+    f"rm -rf /logs && cd /home && {sys.base_prefix}/bin/python3 -m pytest -v "
+    "-p pytest_harbor.plugin -p no:cacheprovider -o harbor_local_mode=in-place "
 )
 
 
@@ -43,9 +42,15 @@ def installed(names: Iterable[str], seen: set[str]) -> Iterator[Path]:
         yield from installed(needed, seen)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="in-place mode needs root")
-@pytest.mark.slow
-def test_the_examples_are_green_in_place():
+pytestmark = [
+    pytest.mark.skipif(os.geteuid() != 0, reason="in-place mode needs root"),
+    pytest.mark.slow,
+]
+
+
+def in_place(example, arguments):
+    """Run pytest on an example, as the first command of a container."""
+
     async def run():
         provider = LocalProvider()
         try:
@@ -56,7 +61,7 @@ def test_the_examples_are_green_in_place():
             packages = set(installed(NEEDED, set()))
             await sandbox.upload(
                 [
-                    Upload(ROOT / "examples" / "local", "/home/local"),
+                    Upload(ROOT / "examples" / example, f"/home/{example}"),
                     *(
                         Upload(path, f"/opt/code/{path.name}")
                         for path in (ROOT / "pytest_harbor", *packages)
@@ -64,7 +69,7 @@ def test_the_examples_are_green_in_place():
                 ]
             )
             return await sandbox.exec(
-                COMMAND.replace("python3", f"{sys.base_prefix}/bin/python3"),
+                COMMAND + arguments,
                 env={"PYTHONPATH": "/opt/code", "PYTHONDONTWRITEBYTECODE": "1"},
                 timeout_seconds=100,
             )
@@ -74,6 +79,19 @@ def test_the_examples_are_green_in_place():
     done = anyio.run(run)
     assert done.exit_code == 0, done.stdout + done.stderr
     assert "in-place" in done.stdout
+    return done.stdout
+
+
+def test_the_examples_are_green():
+    output = in_place("local", "local")
     steps = ("01-batter", "02-oven", "03-frosting", "01-anything", "02-the-best")
     for step in steps:
-        assert f"SUBPASSED[{step}]" in done.stdout
+        assert f"SUBPASSED[{step}]" in output
+
+
+def test_a_command_line_agent_leaves_nothing():
+    options = "--harbor-agent=scribe --harbor-turn-sessions=continue"
+    agents = "-c agents/pyproject.toml --rootdir=agents agents"
+    left = "ls -d /root/.scribe /opt/harbor-agents /app /logs 2>/dev/null"
+    output = in_place("agents", f"{agents} {options} && ! {left}")
+    assert "2 passed" in output

@@ -28,11 +28,17 @@ MAX_FILES: Final = 50
 MAX_BYTES: Final = 128 * 1024 * 1024
 """Of all files that are read; an agent may leave anything there."""
 
+_HOMES: Final = "/logs/homes"
+"""Of users of a sandbox whose real homes would outlive it."""
+
 # A user without a passwd entry, or without a folder of its own, gets one: CLIs keep their
 # sessions there.
 _FIND_HOME: Final = """\
 home=$HOME
-if [ -z "$home" ] || [ ! -d "$home" ] || [ ! -w "$home" ]; then
+if [ -n "$2" ]; then
+  home=$2/$(id -u)
+  mkdir -p -- "$home" || exit 1
+elif [ -z "$home" ] || [ ! -d "$home" ] || [ ! -w "$home" ]; then
   home=/tmp/harbor-home-$(id -u)
   mkdir -p -- "$home" || exit 1
 fi
@@ -74,8 +80,13 @@ async def look_round(
     """
     is_installed = declaration.install is not None
     file = f"{declaration.prefix}/{INSTALLED_VERSION}" if is_installed else ""
+    homes = ""
+    if not sandbox.is_disposable:
+        homes = _HOMES
+        make = ["/bin/sh", "-c", f"mkdir -p {homes} && chmod 1777 {homes}"]
+        await sandbox.exec(make, user=0, timeout_seconds=STEP_SECONDS)
     result = await sandbox.exec(
-        ["/bin/sh", "-c", _FIND_HOME, "sh", file],
+        ["/bin/sh", "-c", _FIND_HOME, "sh", file, homes],
         user=user,
         timeout_seconds=STEP_SECONDS,
     )

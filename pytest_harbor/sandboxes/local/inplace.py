@@ -69,6 +69,7 @@ class InPlaceSandbox(LocalSandbox):
     """A sandbox that gives the ground back when it ends."""
 
     ground: Ground | None = None
+    is_disposable = False
 
     async def stop(self) -> None:
         with anyio.CancelScope(shield=True):
