@@ -139,9 +139,10 @@ class Installs:
                     is_fresh = record.made_at >= fresh
                     if is_fresh and (found := await find()) is not None:
                         return found
+                    record.refuse_known(waited_since)
                     if tell is not None:
                         tell(f"installing {what}")
-                    return await record.keep(make, waited_since)
+                    return await record.keep(make)
             except InstallFailed as error:
                 failures.append(error)
                 raise
@@ -158,16 +159,21 @@ class _Record:
     def made_at(self) -> float:
         return _modified(self._made)
 
-    async def keep(self, make: Callable[[], Awaitable[T]], waited_since: float) -> T:
-        if _modified(self._failed) >= waited_since:  # while we waited for our turn
+    def refuse_known(self, since: float) -> None:
+        """Share the failure of whoever had its turn while we waited for ours."""
+        if _modified(self._failed) >= since:
             raise InstallFailed(self._failed.read_text())
+
+    async def keep(self, make: Callable[[], Awaitable[T]]) -> T:
         try:
             made = await make()
         except InstallFailed as error:
             self._failed.write_text(str(error))
+            _stamp(self._failed)
             raise
         self._failed.unlink(missing_ok=True)
         self._made.touch()
+        _stamp(self._made)
         return made
 
 
@@ -203,6 +209,12 @@ async def _machine_wide(
         yield _Record(folder / key)
     finally:
         lock.release()
+
+
+def _stamp(path: Path) -> None:
+    """Set its time by the clock that it is compared with; a file system's is coarser."""
+    now = time.time()
+    os.utime(path, (now, now))
 
 
 def _modified(path: Path) -> float:
