@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
@@ -25,14 +26,18 @@ from pytest_harbor.errors import (
     UnsupportedByProvider,
 )
 from pytest_harbor.sandboxes.api import (
+    TASK_LABEL,
     Download,
     EnvironmentSpec,
+    InstallScript,
     Limits,
     Upload,
 )
 from pytest_harbor.sandboxes.docker import client as client_module
 from pytest_harbor.sandboxes.docker.client import DaemonError
+from pytest_harbor.sandboxes.docker.install import AGENT_LABEL
 from pytest_harbor.sandboxes.docker.provider import DockerProvider
+from pytest_harbor.sandboxes.docker.sweep import OWNER_LABEL
 
 pytestmark = [pytest.mark.docker, pytest.mark.anyio]
 
@@ -370,6 +375,30 @@ async def test_working_directory_of_the_image(provider, build):
     sandbox = await start(provider, build("WORKDIR /srv/work"))
     assert sandbox.workdir == "/srv/work"
     assert (await sandbox.exec("pwd")).stdout == "/srv/work\n"
+
+
+async def test_an_agents_layer_leaves_the_image_what_it_was(provider, build, client):
+    spec = build('WORKDIR /srv/work\nENV COLOUR=red\nCMD ["own"]\nUSER agent')
+    install = InstallScript("layer-test", "id -un >$AGENT_PREFIX/who")
+    spec = replace(spec, install=install)
+    try:
+        sandbox = await start(provider, spec, **{TASK_LABEL: "some-task"})
+        done = await sandbox.exec(
+            f"id -un; pwd; echo $COLOUR; cat {install.prefix}/who"
+        )
+        assert done.stdout.split() == ["agent", "/srv/work", "red", "root"]
+        label = f"{AGENT_LABEL}=layer-test"
+        [image] = client.images.list(filters={"label": label})
+        config = image.attrs["Config"]
+        assert config["User"] == "agent"
+        assert config["WorkingDir"] == "/srv/work"
+        assert config["Cmd"] == ["own"]
+        # A container inherits them: whoever started it would be taken for another.
+        assert {config["Labels"][key] for key in (OWNER_LABEL, TASK_LABEL)} == {""}
+    finally:
+        await sandbox.stop()
+        await provider.aclose()
+        client.images.remove(image.id, force=True)
 
 
 async def test_killing_sleep_does_not_end_the_sandbox(provider, spec):
