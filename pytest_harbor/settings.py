@@ -70,6 +70,8 @@ class Settings:
     default_agent: str | None = None
     """``a2a_agent_id`` of steps that name none."""
     model_api_base: str | None = None
+    chat_max_turns: int = 100
+    chat_max_tokens: int | None = None
     human_a2a_url: str | None = None
     object_store: str | None = None
     """A folder or an fsspec URL; ``None`` is the run folder."""
@@ -96,10 +98,10 @@ class Settings:
             raise SettingsError(f"attempts must be at least 1, not {self.attempts}")
         if self.retries < 0:
             raise SettingsError(f"retries must be at least 0, not {self.retries}")
-        if self.max_concurrent_steps is not None and self.max_concurrent_steps < 1:
-            raise SettingsError(
-                f"max_concurrent_steps must be at least 1, not {self.max_concurrent_steps}"
-            )
+        for name in ("max_concurrent_steps", "chat_max_turns", "chat_max_tokens"):
+            number = getattr(self, name)
+            if number is not None and number < 1:
+                raise SettingsError(f"{name} must be at least 1, not {number}")
         if not self.agents:
             raise SettingsError("at least one agent is needed")
 

@@ -189,6 +189,25 @@ OPTIONS: Final = (
         "allowance for a sandbox start in the deadline, seconds (default: 600)",
         ini_only=True,
     ),
+    Option(
+        "chat-max-turns",
+        integer,
+        "answers of the model per turn that the chat agent may ask for (default: 100)",
+        ini_only=True,
+    ),
+    Option(
+        "chat-max-tokens",
+        integer,
+        "tokens, in and out, that a session of the chat agent may use (default: no limit)",
+        ini_only=True,
+    ),
+    Option(
+        "model-api-base",
+        text,
+        "endpoint of the chat agent, and of judges that are one model call; it speaks "
+        "OpenAI's chat completions (default: what OPENAI_BASE_URL says)",
+        ini_only=True,
+    ),
     *STEP_OPTIONS,
 )
 

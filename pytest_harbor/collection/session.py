@@ -176,8 +176,19 @@ class HarborSession:
         from pytest_harbor.agents.command.declaration import AgentDeclaration
         from pytest_harbor.collection import offers
 
-        return offers.collect(
+        offered = offers.collect(
             self.config, "pytest_harbor_agents", also=AgentDeclaration
+        )
+        return {"chat": self._chat_agent, **offered}
+
+    def _chat_agent(self, *, model: str | None = None) -> Agent:
+        from pytest_harbor.agents.chat import ChatAgent
+
+        return ChatAgent(
+            model=model,
+            api_base=self.settings.model_api_base,
+            max_turns=self.settings.chat_max_turns,
+            max_tokens=self.settings.chat_max_tokens,
         )
 
     @cached_property

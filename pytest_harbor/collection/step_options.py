@@ -100,13 +100,6 @@ STEP_OPTIONS: Final = (
         ini_only=True,
     ),
     Option(
-        "model-api-base",
-        text,
-        "endpoint of judges that are one model call, OpenAI-compatible "
-        "(default: what the OPENAI_BASE_URL variable says)",
-        ini_only=True,
-    ),
-    Option(
         "human-a2a-url",
         text,
         "A2A endpoint of the person who answers in conversations that name no user",

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 OPENAI_URL: Final = "https://api.openai.com/v1"
 _PROTOCOL_PREFIX: Final = "openai/"
-_NO_KEY: Final = "none"
+NO_KEY: Final = "none"
 _SCHEMA_REFUSED: Final = (400, 415, 422, 501)
 """How endpoints answer a ``response_format`` that they do not know."""
 
@@ -106,7 +106,7 @@ def find_endpoint(
     known = {origin(known) for known in (own, proxy, OPENAI_URL) if known}
     if api_key is None and origin(url) in known:
         api_key = next((environ[name] for name in names if environ.get(name)), None)
-    return Endpoint(url, api_key or _NO_KEY, whole_names)
+    return Endpoint(url, api_key or NO_KEY, whole_names)
 
 
 async def complete(
@@ -214,7 +214,7 @@ def _refusal(
     said = said.replace(endpoint.key, "***")
     code = fields.get("code") or fields.get("type")
     hint = ""
-    if error.status_code == 401 and endpoint.key == _NO_KEY:
+    if error.status_code == 401 and endpoint.key == NO_KEY:
         hint = (
             " (no key was sent: keys of the environment go only to the endpoint that "
             "OPENAI_BASE_URL or LITELLM_BASE_URL names)"

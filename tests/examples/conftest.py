@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,9 +49,9 @@ class Run:
 def run_pytest(tmp_path):
     """Run pytest in the project's folder; reports and results go to tmp_path."""
 
-    def run(*arguments: str | Path) -> Run:
+    def run(*arguments: str | Path, env: Mapping[str, str] | None = None) -> Run:
         report, results = tmp_path / "report.xml", tmp_path / "results"
-        environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+        environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), **(env or {})}
         if "DOCKER_HOST" in os.environ:
             environment["DOCKER_HOST"] = os.environ["DOCKER_HOST"]
         done = subprocess.run(

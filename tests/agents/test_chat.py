@@ -1,0 +1,255 @@
+"""The chat agent against a model server on a socket; the sandbox is scripted here.
+
+``tests/examples/test_chat_examples.py`` solves real tasks with it.
+"""
+
+from __future__ import annotations
+
+import json
+
+import anyio
+import pytest
+
+from model_server import KEY, MODEL, Call, Fault, ModelServer, Run, Say, Scene
+from pytest_harbor.agents.api import AgentTurn, McpServer
+from pytest_harbor.agents.chat import ChatAgent
+from pytest_harbor.agents.chat_tools import shortened
+from pytest_harbor.agents.outcome_policy import parse_policy
+from pytest_harbor.agents.trajectory import read_trajectory
+from pytest_harbor.sandboxes.api import ExecResult
+from scripted_sandbox import ScriptedProvider, ScriptedSandbox
+
+DEFAULTS = parse_policy([])
+
+
+class Reachable(ScriptedSandbox):
+    async def address(self):
+        return "127.0.0.1"
+
+
+@pytest.fixture
+def sandbox():
+    def answer(command):
+        if command.text == "hang":
+            return ExecResult(None, "so far", "", timed_out=True)
+        return ExecResult(3, f"ran {command.text} as {command.user}", "")
+
+    return Reachable(ScriptedProvider(answer=answer), "box")
+
+
+@pytest.fixture
+def turn(sandbox, tmp_path):
+    def make(instruction="do it", **fields):
+        values = {"budget_seconds": 60.0, "user": "alice", "index": 0, **fields}
+        (tmp_path / "logs").mkdir(exist_ok=True)
+        return AgentTurn(
+            instruction, sandbox, step="task", logs=tmp_path / "logs", **values
+        )
+
+    return make
+
+
+@pytest.fixture
+def run(turn):
+    """Run one turn, or several of one session."""
+
+    def run(server, *turns, **options):
+        agent = ChatAgent(
+            model=MODEL, api_base=f"{server.url}/v1", pause_seconds=0.01, **options
+        )
+        needs = agent.needs(
+            None, {"OPENAI_BASE_URL": server.url, "OPENAI_API_KEY": KEY}
+        )
+        assert not needs.problems
+        assert needs.secrets == (KEY,)
+
+        async def whole():
+            return [await agent.run(one) for one in turns or (turn(),)]
+
+        return anyio.run(whole)[-1]
+
+    return run
+
+
+def test_it_runs_commands_and_tells_the_model(run, sandbox):
+    with ModelServer(Scene("do it", Run("ls -l"), Say("All done."))) as server:
+        result = run(server)
+    assert result.text == "All done."
+    assert result.failure is None
+    (told,) = [m for m in server.turns[-1].conversation if m.role == "tool"]
+    assert told.text == "ran ls -l as alice\n[exit code 3]"
+    assert not server.problems
+
+
+def test_the_trajectory_counts_steps_and_tokens(run, tmp_path):
+    with ModelServer(Scene("do it", Run("ls"), Say("Done."))) as server:
+        result = run(server)
+    trajectory = read_trajectory(result.trajectory)
+    assert [step.source for step in trajectory.steps] == [
+        "system",
+        "user",
+        "agent",
+        "agent",
+    ]
+    called = trajectory.steps[2]
+    assert called.tool_calls[0].arguments == {"command": "ls"}
+    assert "exit code 3" in called.observation.results[0].content
+    assert result.input_tokens == trajectory.final_metrics.total_prompt_tokens > 0
+    assert result.output_tokens > 0
+    assert json.loads((tmp_path / "logs/chat.json").read_text()) == result.trajectory
+
+
+@pytest.mark.parametrize(
+    ("continues", "roles"),
+    [
+        (True, ["system", "user", "assistant", "user"]),
+        (False, ["system", "user"]),
+    ],
+)
+def test_a_session_goes_on_only_where_it_should(run, turn, continues, roles):
+    scenes = Scene("first", Say("One.")), Scene("second", Say("Two."))
+    # The model server takes a request without a tool call for a turn as well.
+    with ModelServer(*scenes) as server:
+        result = run(server, turn("first"), turn("second", continues=continues))
+    assert result.text == "Two."
+    assert [message.role for message in server.turns[-1].conversation] == roles
+    messages = [step["message"] for step in result.trajectory["steps"]]
+    assert ("first" in messages) is continues
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind", "status", "action", "requests"),
+    [
+        ("auth", "agent_auth_error", 401, "fail", 1),
+        ("rate_limit", "agent_rate_limited", 429, "retry", 4),
+        ("server_error", "agent_request_failed", 500, "retry", 4),
+        ("too_long", "agent_config_error", 400, "fail", 1),
+        ("cut", "agent_request_failed", None, "retry", 4),
+    ],
+)
+def test_failures_are_told_apart(run, fault, kind, status, action, requests):
+    with ModelServer(Scene("do it", Fault(fault), Say("never"))) as server:
+        result = run(server)
+    assert (result.failure.kind, result.failure.status) == (kind, status)
+    assert DEFAULTS.action(kind, status) == action
+    assert len(server.requests) == requests
+    assert KEY not in str(result.failure)
+
+
+def test_what_passes_is_tried_again(run):
+    scene = Scene("do it", Fault("rate_limit", times=2), Say("In the end."))
+    with ModelServer(scene) as server:
+        result = run(server)
+    assert (result.text, result.failure) == ("In the end.", None)
+    assert len(server.requests) == 3
+
+
+def test_a_hanging_model_uses_up_the_budget(run, turn):
+    with ModelServer(Scene("do it", Fault("hang"), Say("never"))) as server:
+        result = run(server, turn(budget_seconds=0.5))
+    assert result.failure.kind == "agent_timeout"
+    assert "0.5 s" in str(result.failure)
+    assert [step["source"] for step in result.trajectory["steps"]] == ["system", "user"]
+
+
+@pytest.mark.parametrize(
+    ("limit", "kind", "text"),
+    [
+        ({"max_turns": 2}, "agent_turn_limit", "used up its 2 turns"),
+        ({"max_tokens": 1}, "agent_token_limit", "of its 1 tokens"),
+    ],
+)
+def test_limits_end_the_work_as_a_completion(run, limit, kind, text):
+    with ModelServer(Scene("do it", *[Run("ls")] * 5, Say("late"))) as server:
+        result = run(server, **limit)
+    assert result.failure.kind == kind
+    assert text in str(result.failure)
+    assert DEFAULTS.action(kind) == "verify"
+
+
+def arguments_of(run, *arguments):
+    """What the model is told after a call of shell with these arguments."""
+    calls = [Call("shell", one) for one in arguments]
+    with ModelServer(Scene("do it", *calls, Say("ok"))) as server:
+        run(server)
+    return [m.text for m in server.turns[-1].conversation if m.role == "tool"]
+
+
+def test_bad_calls_are_told_to_the_model(run):
+    told = arguments_of(
+        run,
+        {},
+        {"command": "a\0b"},
+        {"command": "ls", "timeout_seconds": -1},
+        {"command": "ls", "timeout_seconds": True},
+        {"command": "hang", "timeout_seconds": 5},
+    )
+    assert told == [
+        "error: shell needs a command, a string",
+        "error: a command cannot hold a NUL byte",
+        "error: timeout_seconds must be a number above 0",
+        "error: timeout_seconds must be a number above 0",
+        "so far\n[killed after 5 s]",
+    ]
+
+
+def test_long_output_is_cut_in_the_middle():
+    text = "a" * 10 + "b" * 10 + "c" * 10
+    assert (
+        shortened(text, 20)
+        == f"{'a' * 10}\n[... 10 characters left out ...]\n{'c' * 10}"
+    )
+    assert shortened(text, 30) == text
+
+
+def test_tools_of_mcp_servers(run, turn):
+    from pytest_harbor.env import Environment
+
+    env = Environment("desk", state={"notes": []})
+
+    @env.tool
+    def note(text: str) -> str:
+        """Keep a note."""
+        env.state["notes"].append(text)
+        return f"kept {text}"
+
+    scene = Scene("do it", Call("note", {"text": "hi"}), Say("ok"))
+    with env.serving() as url, ModelServer(scene) as server:
+        servers = (
+            McpServer(
+                "desk",
+                "streamable-http",
+                url=f"{url}/mcp".replace("127.0.0.1", "localhost"),
+            ),
+            McpServer("old", "sse", url="http://127.0.0.1:1/sse"),
+            McpServer("gone", "streamable-http", url="http://127.0.0.1:1/mcp"),
+        )
+        result = run(server, turn(mcp_servers=servers))
+    assert env.state == {"notes": ["hi"]}
+    (told,) = [m.text for m in server.turns[-1].conversation if m.role == "tool"]
+    assert "kept hi" in told
+    assert [warning.split(":")[0] for warning in result.warnings] == [
+        "MCP server 'old' is left out",
+        "MCP server 'gone' is left out",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("model", "environ", "problems", "missing"),
+    [
+        (None, {"OPENAI_API_KEY": "k"}, ["agent 'chat' needs a model"], []),
+        ("m", {}, [], ["agent 'chat' needs OPENAI_API_KEY"]),
+        ("m", {"OPENAI_BASE_URL": "http://127.0.0.1:1/v1"}, [], []),
+        ("m", {"OPENAI_BASE_URL": "ftp://x"}, ["agent 'chat': "], []),
+    ],
+)
+def test_what_it_lacks_is_told_before_anything_starts(
+    model, environ, problems, missing
+):
+    needs = ChatAgent(model=model).needs(None, environ)
+    assert [
+        str(p)[: len(e)] for p, e in zip(needs.problems, problems, strict=True)
+    ] == problems
+    assert [
+        str(p)[: len(e)] for p, e in zip(needs.missing_keys, missing, strict=True)
+    ] == missing
