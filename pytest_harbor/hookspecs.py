@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pytest_harbor.graphs.steps.api import StepType
     from pytest_harbor.sandboxes.api import Provider
     from pytest_harbor.tasks.folder.task import Task
+    from pytest_harbor.verification.judges.api import JudgeFactory
 
 
 @pytest.hookspec
@@ -57,6 +58,18 @@ def pytest_harbor_step_types(
     Returns names with a ``StepType`` each: the model of the step's fields and the async
     function that does its work. A name replaces a built-in one of the same name. Called
     once in every process that collects step tasks.
+    """
+
+
+@pytest.hookspec
+def pytest_harbor_judges(
+    config: pytest.Config,
+) -> Mapping[str, JudgeFactory] | None:
+    """Offer further judges for ``rubrics_verifier`` steps.
+
+    Returns names with a class or factory each; a step names one as ``judge_a2a_agent_id``
+    or ``default_model``. The factory is called with ``model`` as a keyword, once per
+    grading. Called once in every process that runs step tasks.
     """
 
 

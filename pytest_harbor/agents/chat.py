@@ -64,7 +64,6 @@ class _Session:
     """A conversation with the model (spec 16)."""
 
     messages: list[dict[str, Any]]
-    record: ChatRecord
     tokens: int = 0
 
 
@@ -82,6 +81,7 @@ class _Loop:
 
     turn: AgentTurn
     session: _Session
+    record: ChatRecord
     remote: RemoteTools
     tools: Sequence[Mapping[str, Any]]
 
@@ -146,11 +146,12 @@ class ChatAgent:
 
     async def run(self, turn: AgentTurn) -> AgentResult:
         """Work on one turn; a limit, and a failure with something to show, are results."""
+        record = ChatRecord(self.model or "")
         if not turn.continues or self._session is None:
-            self._session = self._new_session(turn)
+            self._session = self._new_session(turn, record)
         session = self._session
         session.messages.append({"role": "user", "content": turn.instruction})
-        session.record.user(turn.instruction)
+        record.user(turn.instruction)
         failure: AgentError | None = None
         text: str | None = None
         remote = RemoteTools(turn.sandbox)
@@ -159,7 +160,7 @@ class ChatAgent:
                 async with AsyncExitStack() as stack:
                     await remote.connect(turn.mcp_servers, stack)
                     tools = (SHELL_TOOL, *remote.definitions)
-                    text = await self._loop(_Loop(turn, session, remote, tools))
+                    text = await self._loop(_Loop(turn, session, record, remote, tools))
             except _Limit as limit:
                 failure = AgentError(str(limit), limit.kind)
             except AgentError as error:
@@ -168,12 +169,12 @@ class ChatAgent:
             failure = AgentError(
                 f"chat ran out of its {turn.budget_seconds:g} s", AGENT_TIMEOUT
             )
-        session.record.write(turn.logs)
+        record.write(turn.logs)
         return AgentResult(
             text=text,
-            trajectory=session.record.trajectory(),
-            input_tokens=session.record.input_tokens,
-            output_tokens=session.record.output_tokens,
+            trajectory=record.trajectory(),
+            input_tokens=record.input_tokens,
+            output_tokens=record.output_tokens,
             failure=failure,
             warnings=tuple(remote.warnings),
         )
@@ -182,22 +183,21 @@ class ChatAgent:
         """Forget the conversation."""
         self._session = None
 
-    def _new_session(self, turn: AgentTurn) -> _Session:
+    def _new_session(self, turn: AgentTurn, record: ChatRecord) -> _Session:
         prompt = SYSTEM_PROMPT.format(workdir=posixpath.normpath(turn.sandbox.workdir))
-        record = ChatRecord(self.model or "")
         record.system(prompt)
-        return _Session([{"role": "system", "content": prompt}], record)
+        return _Session([{"role": "system", "content": prompt}])
 
     async def _loop(self, loop: _Loop) -> str:
         for _ in range(self._max_turns):
             answer = await self._ask(loop)
-            loop.session.record.answer(answer)
+            loop.record.answer(answer)
             loop.session.messages.append(_as_message(answer))
             if not answer.tool_calls:
                 return answer.text
             for call in answer.tool_calls:
                 result = await self._call(loop, call)
-                loop.session.record.result(call, result)
+                loop.record.result(call, result)
                 loop.session.messages.append(
                     {"role": "tool", "tool_call_id": call.id, "content": result}
                 )

@@ -26,7 +26,7 @@ LOG_NAME: Final = "chat.json"
 
 
 class ChatRecord:
-    """A conversation as it goes on."""
+    """One turn as it goes on; the engine joins those of a session (spec 16)."""
 
     def __init__(self, model: str) -> None:
         self._model = model
@@ -80,7 +80,7 @@ class ChatRecord:
         return add_known(one["metrics"].completion_tokens for one in self._answers())
 
     def trajectory(self) -> dict[str, Any]:
-        """The whole session so far, in ATIF v1.7."""
+        """The turn so far, in ATIF v1.7."""
         steps = []
         for number, kept in enumerate(self._steps, 1):
             fields = dict(kept)
@@ -96,7 +96,7 @@ class ChatRecord:
         return trajectory.model_dump(mode="json", exclude_none=True)
 
     def write(self, folder: Path) -> None:
-        """Keep the conversation in the turn's agent logs. Raises OSError."""
+        """Keep the trajectory in the turn's agent logs. Raises OSError."""
         text = json.dumps(self.trajectory(), indent=1, ensure_ascii=False)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / LOG_NAME).write_text(text, encoding="utf-8", errors="replace")

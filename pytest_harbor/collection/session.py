@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -20,9 +21,11 @@ if TYPE_CHECKING:
     from pytest_harbor.collection.interrupts import Interrupts
     from pytest_harbor.collection.providers import Providers
     from pytest_harbor.graphs.agents import AgentSource
+    from pytest_harbor.graphs.steps.api import RunSettings
     from pytest_harbor.results.run_folder import RunFolder
     from pytest_harbor.results.summary import Summary
     from pytest_harbor.settings import Settings
+    from pytest_harbor.verification.judges.api import JudgeFactory
 
 KEY: Final = pytest.StashKey["HarborSession"]()
 _WORKER_INPUT: Final = "pytest_harbor"
@@ -209,13 +212,30 @@ class HarborSession:
 
     @cached_property
     def step_agents(self) -> dict[str, AgentSource]:
-        """Declared agents as ones that step tasks deploy. Raises SettingsError."""
+        """Agents that step tasks deploy by name: built-in and declared ones.
+
+        Raises SettingsError.
+        """
         from pytest_harbor.agents.registry import all_declarations
         from pytest_harbor.graphs.bridges import bridged_agents
+        from pytest_harbor.graphs.built_in_agents import built_in_agents
 
-        return bridged_agents(
+        declared = bridged_agents(
             all_declarations(known=self.offered_agents, declared=self.declared_agents)
         )
+        return {**built_in_agents(), **declared}
+
+    def run_settings(self, settings: Settings) -> RunSettings:
+        """What the settings mean for a run of steps. Raises SettingsError."""
+        from pytest_harbor.graphs.steps.api import RunSettings
+
+        return replace(RunSettings.of(settings), judges=self._judges)
+
+    @cached_property
+    def _judges(self) -> dict[str, JudgeFactory]:
+        from pytest_harbor.collection import offers
+
+        return offers.collect(self.config, "pytest_harbor_judges")
 
     def record_broken(self, item: pytest.Item, task_id: str, reason: str) -> None:
         """Write an item that never became an episode into the records."""

@@ -170,11 +170,10 @@ def _in_loop(
     """Run the engine in its loop and its events through the hooks, here."""
     from pytest_harbor.graphs.preflight import needed_providers
     from pytest_harbor.graphs.run import run as run_engine
-    from pytest_harbor.graphs.steps.api import RunSettings
 
     item, task = request.item, request.task
     session = sessions.of(item.config)
-    run_settings = RunSettings.of(request.settings)
+    run_settings = session.run_settings(request.settings)
     agents = session.step_agents
     names = needed_providers(task, run_settings, agents)
     providers = providers_of(session, request.provider, names)

@@ -103,7 +103,6 @@ def _by_hand(
     from pytest_harbor.graphs.context import RunContext
     from pytest_harbor.graphs.open_run import RunParts, open_run
     from pytest_harbor.graphs.preflight import SECRET_VARIABLES
-    from pytest_harbor.graphs.steps.api import RunSettings
     from pytest_harbor.reporter import Reporter
     from pytest_harbor.sandboxes.output import Masker
 
@@ -120,7 +119,7 @@ def _by_hand(
         providers=_providers(session, choice, entries),
         logs=logs,
         store=store,
-        settings=RunSettings.of(settings),
+        settings=session.run_settings(settings),
         environ=dict(os.environ),
         agents=session.step_agents,
         step_types=step_types(request.config),

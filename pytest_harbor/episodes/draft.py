@@ -115,7 +115,16 @@ class TurnDraft:
             input_tokens=self.agent.input_tokens,
             output_tokens=self.agent.output_tokens,
             cost_usd=self.agent.cost_usd,
+            agent_steps=self._agent_steps(),
         )
+
+    def _agent_steps(self) -> int | None:
+        """Steps of the agent itself in its transcript, whatever shape that has."""
+        steps = (self.agent.trajectory or {}).get("steps")
+        if not isinstance(steps, list):
+            return None
+        mine = [s for s in steps if isinstance(s, dict) and s.get("source") == "agent"]
+        return len(mine)
 
     def _trajectory(self) -> Path | None:
         if self.keeps_session or self.agent.trajectory is None:

@@ -62,6 +62,9 @@ class TurnResult:
     input_tokens: int | None = None
     output_tokens: int | None = None
     cost_usd: float | None = None
+    """US dollars."""
+    agent_steps: int | None = None
+    """Steps of the agent itself in its transcript."""
 
     @property
     def ran_agent(self) -> bool:

@@ -20,6 +20,9 @@ from pytest_harbor.results import records
 SUMMARY: Final = "summary.json"
 SLOWEST: Final = 3
 
+USED: Final = ("agent_steps", "input_tokens", "output_tokens", "cost_usd")
+"""Fields of a turn that are added up per agent."""
+
 
 @dataclass(frozen=True)
 class AgentSummary:
@@ -42,6 +45,11 @@ class AgentSummary:
     attempts: int = 1
     pass_at_k: float | None = None
     pass_hat_k: float | None = None
+    agent_steps: int | None = None
+    """These and what follows: over all of its turns; ``None`` when it never says."""
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cost_usd: float | None = None
 
 
 @dataclass(frozen=True)
@@ -202,7 +210,19 @@ def _agent(name: str, rows: Sequence[dict[str, Any]]) -> AgentSummary:
         attempts=attempts,
         pass_at_k=at_k if attempts > 1 else None,
         pass_hat_k=hat_k if attempts > 1 else None,
+        **{name: _used(rows, name) for name in USED},
     )
+
+
+def _used(rows: Sequence[dict[str, Any]], name: str) -> Any:
+    """What was used of something; unknown where no turn says."""
+    numbers = [
+        turn[name]
+        for row in rows
+        for turn in row.get("turns") or ()
+        if turn.get(name) is not None
+    ]
+    return sum(numbers) if numbers else None
 
 
 def pass_estimates(
@@ -276,4 +296,17 @@ def _agent_line(agent: AgentSummary) -> str:
     if agent.pass_at_k is not None and agent.pass_hat_k is not None:
         k = agent.attempts
         line += f", pass@{k} {agent.pass_at_k:.2f}, pass^{k} {agent.pass_hat_k:.2f}"
-    return line
+    return line + _use(agent)
+
+
+def _use(agent: AgentSummary) -> str:
+    parts = []
+    if agent.agent_steps is not None:
+        parts.append(f"{agent.agent_steps:,} agent steps")
+    if agent.input_tokens is not None or agent.output_tokens is not None:
+        parts.append(
+            f"{agent.input_tokens or 0:,} tokens in, {agent.output_tokens or 0:,} out"
+        )
+    if agent.cost_usd is not None:
+        parts.append(f"${agent.cost_usd:,.2f}")
+    return f"; {', '.join(parts)}" if parts else ""

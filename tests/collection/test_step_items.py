@@ -280,3 +280,48 @@ async def test_async(harbor_run):
 """,
     )
     doing.run("-p", "anyio", "-k", "not trio").assert_outcomes(passed=2)
+
+
+def test_a_judge_of_the_project(doing: Project):
+    doing.file(
+        "conftest.py",
+        CONFTEST
+        + """
+from pytest_harbor.graphs.context import PromptResponse
+
+class Strict:
+    def __init__(self, *, model=None):
+        pass
+    async def ask(self, text, schema, *, timeout_seconds):
+        score = int("forty-two" in text)
+        return {"results": [{"id": "c1", "score": score, "justification": "looked"}]}
+    async def aclose(self):
+        pass
+
+class Say(Step):
+    text: str
+
+async def say(step, run):
+    run.write(PromptResponse(prompt_id=step.id, response=step.text, prompt_text="?"))
+
+def pytest_harbor_judges():
+    return {"strict": Strict}
+
+def pytest_harbor_step_types():
+    return {"say": StepType(Say, say)}
+""",
+    )
+    doing.file(
+        "test_it.py",
+        """
+def test_it(harbor_run, harbor_judge):
+    harbor_run.step("say", id="good", text="forty-two")
+    harbor_run.step("say", id="bad", text="no idea")
+    good = harbor_judge("good", ["It gives the number."], judge_a2a_agent_id="strict")
+    assert good.score == 1
+    assert good["c1"]["justification"] == "looked"
+    bad = harbor_judge("bad", ["It gives the number."], judge_a2a_agent_id="strict")
+    assert (bad.score, bad["c1"]["result"]) == (0, False)
+""",
+    )
+    doing.run("test_it.py").assert_outcomes(passed=1)

@@ -64,6 +64,25 @@ def test_agents_have_a_line_each(tmp_path: Path, record: Record) -> None:
     assert "y: 0 of 1 passed, mean reward 0.20, pass rate 0%" in text
 
 
+def test_what_agents_used_is_added_up() -> None:
+    turns = [
+        {"agent_steps": 3, "input_tokens": 1000, "output_tokens": 20, "cost_usd": 0.25},
+        {"agent_steps": 1, "input_tokens": 500, "output_tokens": None, "cost_usd": 0.5},
+    ]
+    common = {"node_id": "a[x]", "agent": "x", "attempt": 1, "outcome": "passed"}
+    rows = [
+        {**common, "reward": 1.0, "turns": turns[:1]},
+        {**common, "turns": turns[1:]},
+    ]
+    found = summary._agent("x", rows)
+    assert (found.agent_steps, found.input_tokens, found.output_tokens) == (4, 1500, 20)
+    line = summary._agent_line(found)
+    assert line.endswith("; 4 agent steps, 1,500 tokens in, 20 out, $0.75")
+    silent = summary._agent("x", [{**common, "reward": 1.0, "turns": [{}]}])
+    assert silent.input_tokens is None
+    assert ";" not in summary._agent_line(silent)
+
+
 def test_slowest_isolation_and_kept(tmp_path: Path, record: Record) -> None:
     for number in range(5):
         record(f"n{number}", seconds=float(number), isolation="walls")
