@@ -75,7 +75,7 @@ def filled(value: Any, seed: Mapping[str, Any]) -> Any:
     """
     if not seed:
         return value
-    # Longest first, so that no key hides a longer one.
+    # Longest first: a key may hold the end of another (``a>b``).
     keys = sorted(map(str, seed), key=len, reverse=True)
     pattern = re.compile("|".join(re.escape(f"<{key}>") for key in keys))
     texts = {f"<{key}>": str(entry) for key, entry in seed.items()}

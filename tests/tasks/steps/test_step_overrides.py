@@ -44,6 +44,7 @@ seeds = st.dictionaries(keys, st.text(alphabet="xyz<>", max_size=5) | st.integer
         ("<a.b>", "dot"),
         ("<axb>", "<axb>"),
         ("<yes> <none> <list>", "True None [1]"),
+        ("<n>m> <n>", "longer 3"),
     ],
 )
 def test_placeholders(value: Any, expected: Any) -> None:
@@ -52,6 +53,7 @@ def test_placeholders(value: Any, expected: Any) -> None:
         "n": 3,
         "nested": "<who>",
         "a.b": "dot",
+        "n>m": "longer",
         "yes": True,
         "none": None,
         "list": [1],

@@ -478,6 +478,7 @@ PARTS: dict[str, tuple[Any, str]] = {
         "a file part needs either uri or bytes",
     ),
     "no base64 0.3": ({"kind": "file", "file": {"bytes": "§"}}, "bytes is not base64"),
+    "more than base64": ({"raw": "aG!k="}, "raw is not base64"),
     "no base64 1.0": ({"raw": "a"}, "raw is not base64"),
 }
 for name, (part, what) in PARTS.items():
