@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -32,14 +33,14 @@ from pytest_harbor.episodes.retry import tries_again
 from pytest_harbor.episodes.rollup import roll_up
 from pytest_harbor.episodes.sandbox_set import SandboxSet
 from pytest_harbor.episodes.seed import Seed, check_provider, make_seed, refuse
+from pytest_harbor.episodes.sessions import close_after_the_end, keep_trajectory
 from pytest_harbor.episodes.tries import (
     TURNS_FOLDER,
     Try,
-    joined_trajectory,
     result_of,
     set_aside,
 )
-from pytest_harbor.episodes.turn import Stage, close_session, run_turn
+from pytest_harbor.episodes.turn import Stage, run_turn
 from pytest_harbor.errors import (
     CANCELLED,
     ENVIRONMENT_UNHEALTHY,
@@ -51,7 +52,6 @@ from pytest_harbor.errors import (
     SandboxStartFailed,
     SandboxUnavailable,
     TaskRefused,
-    TrajectoryError,
     UnsupportedByProvider,
 )
 from pytest_harbor.events import Observer
@@ -61,8 +61,6 @@ from pytest_harbor.settings import Keep
 from pytest_harbor.tasks.folder.plan_types import EpisodePlan
 from pytest_harbor.tasks.folder.seed import changed_folder
 
-TRAJECTORY = "trajectory.json"
-"""Of a session that served several turns, in the episode's folder."""
 _FULL_REWARD = 1.0 - 1e-9
 
 
@@ -129,7 +127,8 @@ class _Episode:
                 break
             failed[-1] = set_aside(failed[-1], self.logs)
             number += 1
-        trajectory = await anyio.to_thread.run_sync(self._keep_trajectory, this)
+        keep = partial(keep_trajectory, logs=self.logs, masker=self.report.masker)
+        trajectory = await anyio.to_thread.run_sync(keep, this, self.plan)
         result = replace(
             result_of(this, self.plan, masker=self.report.masker),
             trajectory=trajectory,
@@ -142,23 +141,6 @@ class _Episode:
         )
         self.report.send("episode_ended", data=result_to_plain(result))
         return result
-
-    def _keep_trajectory(self, this: Try) -> Path | None:
-        """The trajectory of the episode's one session (spec 16), written if need be."""
-        if not self.plan.keeps_session:
-            ran = [turn for turn in this.turns if turn.ran_agent]
-            return ran[0].trajectory if len(ran) == 1 else None
-        try:
-            joined = joined_trajectory(this.trajectories)
-        except TrajectoryError as error:
-            problem = str(error).splitlines()[0]
-            this.warnings.append(f"the turns' trajectories were not joined: {problem}")
-            return None
-        if joined is None:
-            return None
-        path = self.logs / TRAJECTORY
-        path.write_text(self.report.masker.text(joined))
-        return path
 
     async def _try(self, number: int, environ: Mapping[str, str]) -> Try:
         """One try from seed to clean-up; its failures are in what it returns."""
@@ -302,25 +284,13 @@ class _Episode:
                 turn = await self._run_turn(this, stage, stage.draft(plan))
                 if stops_episode(turn):
                     break
-            await self._close_session(this, stage)
+            await close_after_the_end(stage, this)
         finally:
             with anyio.CancelScope(shield=True):
                 problem = await close_agent(self.agent)
             if problem:
                 this.warnings.append(problem)
         self._end_by_turns(this, stage)
-
-    async def _close_session(self, this: Try, stage: Stage) -> None:
-        """Close a session that an early stop left open (spec 16); it costs no score."""
-        if not stage.session_is_open:
-            return
-        logs = this.turns[-1].logs
-        assert logs is not None
-        try:
-            await close_session(stage, logs / "agent", this.warnings.append)
-        except SandboxError as error:
-            this.warnings.append(f"the agent's session was not closed: {error}")
-        await anyio.to_thread.run_sync(stage.seed.masker.folder, logs)
 
     async def _run_turn(self, this: Try, stage: Stage, draft: TurnDraft) -> TurnResult:
         name = draft.plan.name

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -101,19 +101,6 @@ def _moved(turn: TurnResult, source: Path, target: Path) -> TurnResult:
     if turn.trajectory is not None:
         paths["trajectory"] = target / turn.trajectory.relative_to(source)
     return replace(turn, **paths)
-
-
-def joined_trajectory(turns: Sequence[Mapping[str, Any]]) -> str | None:
-    """One document of all turns of a session; ``None`` when no turn has one.
-
-    Raises:
-        TrajectoryError: a turn's is no trajectory in ATIF.
-    """
-    if not turns:
-        return None
-    from pytest_harbor.agents.trajectory import join_trajectories, read_trajectory
-
-    return join_trajectories([read_trajectory(turn) for turn in turns]).to_text()
 
 
 def result_of(this: Try, plan: EpisodePlan, *, masker: Masker) -> EpisodeResult:

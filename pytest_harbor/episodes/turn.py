@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ import anyio.to_thread
 from pytest_harbor.agents import oracle
 from pytest_harbor.agents.api import Agent, AgentTurn
 from pytest_harbor.agents.outcome_policy import Action
-from pytest_harbor.agents.python_agent import end_session, run_agent, set_up_agent
+from pytest_harbor.agents.python_agent import run_agent, set_up_agent
 from pytest_harbor.episodes.collect import collect
 from pytest_harbor.episodes.draft import TurnDraft
 from pytest_harbor.episodes.gates import gate_met
@@ -31,6 +31,7 @@ from pytest_harbor.episodes.prepare import (
 from pytest_harbor.episodes.result import Phase, TurnResult
 from pytest_harbor.episodes.sandbox_set import SandboxSet
 from pytest_harbor.episodes.seed import Seed
+from pytest_harbor.episodes.sessions import close_session
 from pytest_harbor.errors import (
     AGENT_SETUP_TIMEOUT,
     AGENT_TIMEOUT,
@@ -242,22 +243,6 @@ async def _run_agent(stage: Stage, draft: TurnDraft, user: User | None) -> Actio
     if failure is None:
         return "verify"
     return _judge_failure(stage, draft, failure)
-
-
-async def close_session(
-    stage: Stage, logs: Path, warn: Callable[[str], object]
-) -> None:
-    """Close the agent's session, if one is open (spec 16). Raises SandboxError."""
-    if not stage.session_is_open:
-        return
-    stage.session_is_open = False
-    limit = stage.plan.agent_setup_timeout_seconds
-    with anyio.move_on_after(limit) as scope:
-        problem = await end_session(stage.agent, stage.sandbox, logs)
-    if scope.cancelled_caught:
-        problem = f"ending the agent's session ran out of its {limit:g} s"
-    if problem:
-        warn(problem)
 
 
 async def _set_up_agent(stage: Stage, logs: Path) -> None:
