@@ -63,7 +63,7 @@ def why_not_up(client: docker.APIClient, project: str) -> str:
             state = client.inspect_container(container.id)["State"]
         except docker.errors.NotFound:
             continue
-        for rank, text in _faults(state):
+        for rank, text in faults(state):
             candidates.append((rank, container, text))
     if not candidates:
         return ""
@@ -73,7 +73,7 @@ def why_not_up(client: docker.APIClient, project: str) -> str:
     return "\n".join([*lines, *log.rstrip().splitlines()])
 
 
-def _faults(state: Mapping[str, Any]) -> Iterator[tuple[int, str]]:
+def faults(state: Mapping[str, Any]) -> Iterator[tuple[int, str]]:
     """What is wrong with a container, the likelier cause with the smaller number."""
     code, status = state.get("ExitCode", 0), state.get("Status")
     if status == "created" and state.get("Error"):
