@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import anyio
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from pytest_harbor.sandboxes.api import EnvironmentSpec, Limits
@@ -317,7 +317,26 @@ def test_faults(state, texts):
     assert [text for _, text in faults(state)] == texts
 
 
-@settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
+TRICKY = [
+    "a$b",
+    "${c}",
+    "$$",
+    "\\",
+    "\\n",
+    '"',
+    "'",
+    "`x`",
+    "#",
+    " a ",
+    "a\nb",
+    "",
+    "ü",
+    "==",
+]
+
+
+@example(TRICKY)
+@settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0\r"))))
 def test_values_reach_compose_as_they_are(tmp_path, values):
     variables = {f"V{number}": value for number, value in enumerate(values)}
