@@ -27,11 +27,16 @@ from pytest_harbor.graphs.context import (
     DeployedEnv,
     PromptResponse,
     Put,
+    RunContext,
 )
 from pytest_harbor.graphs.instances import Instance
+from pytest_harbor.graphs.objects import FolderStore
+from pytest_harbor.graphs.open_run import RunParts, open_run
 from pytest_harbor.graphs.result import StepRunResult, run_from_plain, run_to_plain
 from pytest_harbor.graphs.run import run
 from pytest_harbor.graphs.steps.api import RunSettings, StepRun, StepType
+from pytest_harbor.reporter import Reporter
+from pytest_harbor.tasks.steps.bundle import Bundle
 from pytest_harbor.tasks.steps.load import load_step_task
 from pytest_harbor.tasks.steps.step import Step
 
@@ -289,6 +294,7 @@ async def test_a_retry_tears_down_what_its_span_deployed(project):
     @project.does("ask")
     async def ask(_: Say, step_run: StepRun) -> None:
         assert things[0].stops == step_run.execution - 1
+        assert things[2].stops == 0, "it is of another span"
         if step_run.execution == 1:
             raise StepError("no")
 
@@ -525,6 +531,34 @@ async def test_a_run_folder_that_cannot_be_written_is_infrastructure(project):
     assert result.outcome == "failed"
     assert result.is_infrastructure
     assert result.failure_reason.startswith("on the host: FileExistsError")
+
+
+async def test_what_a_block_raises_comes_out_as_it_is(project):
+    """A Python test works in an open run; its assertion is no group of errors."""
+    parts = RunParts(
+        task_id="by hand",
+        bundle=Bundle(project.root),
+        providers={},
+        logs=project.root / "logs",
+        store=FolderStore(project.root / "objects"),
+        step_types={"say": StepType(Say, project._say)},
+    )
+    thing = Thing("clerk")
+
+    @project.does("up")
+    async def up(_: Say, step_run: StepRun) -> None:
+        register(step_run, thing)
+
+    async def work() -> None:
+        report = Reporter(project.events.append, "r")
+        async with open_run(parts, RunContext("r"), report) as opened:
+            await opened.execute(Say(id="up", type="say"))
+            raise AssertionError("by hand")
+
+    with pytest.raises(AssertionError, match="by hand"):
+        await work()
+    assert thing.stops == 1
+    assert project.told() == ["step_started up"]
 
 
 async def test_not_deployed_is_a_lookup_error():

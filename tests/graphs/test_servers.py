@@ -235,6 +235,7 @@ async def test_one_that_ends_before_it_is_ready_is_not_waited_for(bench):
     assert str(caught.value) == (
         "env 'library' ended by itself (exit code 4)\nThe end of its log:\noh"
     )
+    assert bench.deaths == [], "the step tells it"
 
 
 async def test_a_taken_port_is_another_try(bench):
@@ -341,6 +342,7 @@ async def test_a_python_command_finds_the_runners_packages(bench):
     [
         ("http://127.0.0.1:80/mcp", "127.0.0.1", "http://127.0.0.1:80/mcp"),
         ("http://127.0.0.1:80/mcp", "172.17.0.9", "http://172.17.0.1:80/mcp"),
+        ("http://[::1]:80/mcp", "127.0.0.1", "http://[::1]:80/mcp"),
         ("http://localhost/x?y=1", "172.17.0.9", "http://172.17.0.1/x?y=1"),
         ("https://u:p@[::1]:8/a", "172.17.0.9", "https://u:p@172.17.0.1:8/a"),
         ("http://172.17.0.4:80/", "172.17.0.9", "http://172.17.0.4:80/"),
