@@ -35,6 +35,9 @@ class Daemon:
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 [
+                    # With a network of its own: --bridge=none removes docker0, which
+                    # belongs to the machine's daemon.
+                    *("unshare", "--net"),
                     *(DOCKERD, "--host", self.url),
                     *("--data-root", self.folder / "data"),
                     *("--exec-root", self.folder / "run"),
