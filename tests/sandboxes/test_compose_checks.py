@@ -140,6 +140,10 @@ services: {main: {volumes: ['data:/v']}}
         "secrets: {s: {file: ../secret/key.env}}\nservices: {main: {secrets: [s]}}\n",
         "secret 's': file: ",
     ),
+    "a secret of a variable": (
+        "secrets: {s: {environment: HOME}}\nservices: {main: {secrets: [s]}}\n",
+        "secret 's': environment: give the service the variable itself",
+    ),
     "a config of the host": (
         "configs: {c: {file: /etc/hostname}}\nservices: {main: {configs: [c]}}\n",
         "config 'c': file: /etc/hostname is outside",
@@ -242,6 +246,39 @@ def test_no_other_file_is_read(environment, text):
     (environment / "docker-compose.yaml").write_text(text)
     [problem] = unreadable(environment / "docker-compose.yaml")
     assert "include: files of this machine could be read" in problem
+
+
+EXTENDS = {
+    "services: {db: {extends: {file: ../secret/x.yaml, service: a}}}\n": "../secret/x.yaml",
+    "services: {db: {extends: {service: a, 'file': /etc/x.yaml}}}\n": "/etc/x.yaml",
+    "services:\n  db:\n    extends:\n      file: ./out/x.yaml\n": "./out/x.yaml",
+    "services:\n  db:\n    extends:\n      f\\x69le: ${X}\n": "${X}",
+    "services:\n  db:\n    extends:\n      file: |-\n        /etc/x\n": "|-",
+    "services:\n  db:\n    extends:\n      ? file\n      : /etc/x\n": "plainly",
+    "x: &f file\nservices: {db: {extends: {*f : /etc/x, service: a}}}\n": "plainly",
+    "services: {db: {extends: {file: conf/more.yaml, service: a}}}\n": "/etc/more.yaml",
+}
+
+
+@pytest.mark.parametrize("text", EXTENDS)
+def test_no_service_of_another_project_is_taken(environment, text):
+    (environment / "conf" / "more.yaml").write_text(
+        "services: {a: {extends: {file: /etc/more.yaml, service: b}}}\n"
+    )
+    (environment / "docker-compose.yaml").write_text(text)
+    told = list(unreadable(environment / "docker-compose.yaml"))
+    assert any(": extends: " in line and EXTENDS[text] in line for line in told), told
+
+
+def test_services_of_the_tasks_own_files_may_be_extended(environment):
+    (environment / "conf" / "more.yaml").write_text("services: {a: {image: x}}\n")
+    text = """\
+services:
+  db: {extends: {file: conf/more.yaml, service: a}}
+  two: {extends: {service: db}, env_file: conf/a.env}
+secrets: {s: {file: conf/a.env}}
+"""
+    assert found(environment, text) == []
 
 
 @pytest.mark.parametrize(

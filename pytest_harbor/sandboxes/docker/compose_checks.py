@@ -66,10 +66,13 @@ _MAY_BE_REMOTE = re.compile(
 _ESCAPE = re.compile(
     r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8}))", re.IGNORECASE
 )
-_INCLUDE = re.compile(
-    r"""(?:^|[\[{,?:&!*|>-]\S*)[ \t]*["']?include["']?[ \t]*(?:$|[:,}\]])""",
-    re.MULTILINE,
-)
+_KEY = r"""(?:^|[\[{{,?:&!*|>-]\S*)[ \t]*["']?{}["']?[ \t]*(?:$|[:,}}\]])"""
+_INCLUDE = re.compile(_KEY.format("include"), re.MULTILINE)
+_EXTENDS = re.compile(_KEY.format("extends"), re.MULTILINE)
+_FILE = re.compile(r"""(?<![\w-])["']?file["']?[ \t]*:(?P<value>[^\n,}#]*)""")
+_HIDDEN_KEY = re.compile(r"^\s*\?(?:\s|$)|\*\w+\s*:|&\w+\s+[\"']?file\b", re.MULTILINE)
+"""Ways to write a key that cannot be told from a value without reading YAML."""
+
 _BUILD_PASSED = _words(
     """
     args context dockerfile dockerfile_inline labels no_cache platforms pull shm_size
@@ -85,18 +88,33 @@ def unreadable(path: Path) -> Iterator[str]:
     for own in (path, root / ".env"):
         if own.exists() and not is_inside(own, root):
             yield f"{own.name}: is a link out of {root.name}/; copy the file"
-    content = path.read_bytes()
+    yield from _brought_in(path, root, set())
+
+
+def _brought_in(path: Path, root: Path, seen: set[Path]) -> Iterator[str]:
+    """Other files that Compose would read at once, unless they are the task's own."""
+    seen.add(path.resolve())
     try:
-        text = content.decode("utf-8-sig")
+        text = _without_escapes(path.read_bytes().decode("utf-8-sig"))
     except UnicodeDecodeError:
         yield f"{path.name}: is not UTF-8"
         return
-    # Compose reads included files, and files of variables that they name, at once.
-    if _INCLUDE.search(_without_escapes(text)):
+    if _INCLUDE.search(text):
         yield (
             f"{path.name}: include: files of this machine could be read; write the"
             " services into this file"
         )
+    if not _EXTENDS.search(text):
+        return
+    if _HIDDEN_KEY.search(text):
+        yield f"{path.name}: extends: write the keys of this file plainly"
+    for match in _FILE.finditer(text):
+        name = match["value"].strip().strip("\"'")
+        other = path.parent / name
+        if not name or set("$*&|>") & set(name) or not is_inside(other, root):
+            yield f"{path.name}: extends: {name or 'a file'} is not in {root.name}/"
+        elif other.is_file() and other.resolve() not in seen:
+            yield from _brought_in(other, root, seen)
 
 
 def _without_escapes(text: str) -> str:
@@ -246,6 +264,8 @@ def _top_level(model: Model, root: Path) -> Iterator[str]:
             where = f"{key.removesuffix('s')} '{name}'"
             if item.get("external") or item.get("driver"):
                 yield f"{where}: external: is not supported"
+            if item.get("environment"):
+                yield f"{where}: environment: give the service the variable itself"
             if "file" in item:
                 paths = _path("file", str(item["file"]), root, "copy it there")
                 yield from (f"{where}: {text}" for text in paths)
