@@ -75,6 +75,19 @@ def docker_image(docker_problem: str | None) -> str:
 
 
 @pytest.fixture(scope="session")
+def compose_program(request: pytest.FixtureRequest) -> Path:
+    """Docker Compose; its wheel does not exist for Python 3.10."""
+    from pytest_harbor.sandboxes.docker.compose_cli import REMEDY, find_program
+
+    program = find_program()
+    if program is None and request.config.getoption("--require-docker"):
+        pytest.fail(f"no Docker Compose: {REMEDY}", pytrace=False)
+    if program is None:
+        pytest.skip(f"no Docker Compose: {REMEDY}")
+    return program
+
+
+@pytest.fixture(scope="session")
 def redis_image(docker_problem: str | None) -> str:
     """The small image with Redis in it, server and command."""
     assert docker_problem is None

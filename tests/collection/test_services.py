@@ -28,7 +28,7 @@ services:
 
 
 @pytest.fixture
-def task(project: Project, redis_image):
+def task(project: Project, compose_program, redis_image):
     def task(name, compose=COMPOSE):
         return project.task(
             name,

