@@ -26,7 +26,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -38,6 +40,8 @@ from pytest_harbor.sandboxes.api import EnvironmentSpec, Provider
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 TURNS = 10
+DOCKER_EPISODES = 10
+DOCKER_WORKERS = 4
 
 
 @dataclass(frozen=True)
@@ -505,6 +509,70 @@ def compose(scale: Scale, scratch: Path) -> Iterator[Measure]:
     )
 
 
+def cli_episode(image: str, folder: Path, name: str) -> None:
+    """What a careful person would do by hand with the docker command: seven calls."""
+
+    def docker(*arguments: str | Path) -> None:
+        subprocess.run(
+            ["docker", *map(str, arguments)], check=True, capture_output=True
+        )
+
+    docker(
+        *("run", "--detach", "--init", "--name", name, "--workdir", "/app"),
+        *("--entrypoint", "/bin/sh", image, "-c", "sleep 1000000"),
+    )
+    try:
+        docker("cp", folder / "solution", f"{name}:/solution")
+        docker("exec", name, "bash", "/solution/solve.sh")
+        docker("cp", folder / "tests", f"{name}:/tests")
+        docker(
+            *("exec", name, "sh", "-c"),
+            "mkdir -p /logs/verifier; timeout 60 bash /tests/test.sh",
+        )
+        docker("cp", f"{name}:/logs", folder / "logs")
+    finally:
+        docker("rm", "--force", "--volumes", name)
+    if (folder / "logs" / "verifier" / "reward.txt").read_text() != "1\n":
+        raise SystemExit("the episode by hand was not solved")
+    shutil.rmtree(folder / "logs")
+
+
+def parallel(scale: Scale, scratch: Path) -> Iterator[Measure]:
+    """Ten episodes in containers with four workers, against the same by hand.
+
+    What pytest and its workers cost before their first episode is taken off by a run of
+    one episode for each.
+    """
+    from docker_images import busybox_image
+
+    image = busybox_image()
+    for number in range(DOCKER_EPISODES + DOCKER_WORKERS):
+        write_task(scratch / "many" / f"task-{number:02}", image=image)
+    for number in range(DOCKER_WORKERS):
+        write_task(scratch / "few" / f"task-{number:02}", image=image)
+    folders = sorted((scratch / "many").iterdir())[:DOCKER_EPISODES]
+    results = ("--harbor-results", scratch / "results")
+
+    def by_hand() -> None:
+        with ThreadPoolExecutor(DOCKER_WORKERS) as pool:
+            names = [f"bench-{os.getpid()}-{folder.name}" for folder in folders]
+            list(pool.map(partial(cli_episode, image), folders, names))
+
+    median = interleaved(
+        max(2, scale.rounds // 3),
+        few=lambda: pytest("-q", f"-n{DOCKER_WORKERS}", *results, "few", cwd=scratch),
+        many=lambda: pytest("-q", f"-n{DOCKER_WORKERS}", *results, "many", cwd=scratch),
+        by_hand=by_hand,
+    )
+    ours = median["many"] - median["few"]
+    yield Measure(
+        f"docker: {DOCKER_EPISODES} episodes, -n {DOCKER_WORKERS} / by hand, as many",
+        ours / median["by_hand"],
+        1.0,
+        detail=f"{ours:.1f} s / {median['by_hand']:.1f} s",
+    )
+
+
 def resident_kib() -> int:
     """Memory of this process that is in RAM now."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
@@ -548,6 +616,7 @@ BENCHMARKS = {
     "turns": turns,
     "docker": docker,
     "compose": compose,
+    "parallel": parallel,
     "workers": workers,
     "memory": memory,
 }

@@ -251,6 +251,11 @@ def test_what_a_killed_run_left_is_swept_on_demand(alone):
     assert not any("session starts" in line for line in lines)
     assert alone.containers == []
     assert [net["Id"] for net in api.networks() if net["Id"] == network] == []
+    assert not [
+        volume
+        for volume in api.volumes()["Volumes"] or ()
+        if volume["Name"] == f"{alone.mark}-volume"
+    ]
 
 
 def test_a_kept_container_is_there_to_be_entered_and_swept_by_nobody(life):

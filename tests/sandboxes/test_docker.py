@@ -620,6 +620,7 @@ async def test_daemon_that_goes_away_is_no_stranger(provider, spec, monkeypatch)
     import requests
 
     sandbox = await start(provider, spec)
+    monkeypatch.setattr(client_module, "RESTART_SECONDS", 0.1)
 
     def broken(*_, **__):
         raise requests.ConnectionError("connection refused")

@@ -56,14 +56,13 @@ class NewContainer:
                 limit = refused_limit(error.text)
                 if limit is None or limit in refused:
                     raise
-                refused[limit] = error.text
-                if limit == STORAGE:
-                    known[limit] = error.text
+                refused[limit] = known[limit] = error.text
         lines = [f"{key} (docker: {text})" for key, text in refused.items()]
         lines += [f"docker: {text}" for text in answer.get("Warnings") or ()]
         return str(answer["Id"]), tuple(lines)
 
     def _asks_for(self, limit: str) -> bool:
+        # More processors than there are may be refused to one task and granted to the next.
         return limit == STORAGE and self.spec.limits.storage_mib is not None
 
     def _create(

@@ -43,8 +43,8 @@ if TYPE_CHECKING:  # docker loads on first use, not when the provider is looked 
 class DockerProvider(Provider):
     """Containers of one Docker daemon, found as the ``docker`` command finds it.
 
-    ``max_starts`` bounds the containers that start at the same time (the cores of this
-    machine, shared among xdist's workers): the daemon gets slower beyond that.
+    ``max_starts`` bounds the containers that start at the same time on this machine, in
+    whatever process (default: its cores): the daemon gets slower beyond that.
     ``no_new_privileges`` keeps setuid programs from giving a command more rights than its
     user has; ``sudo`` by a user other than root does not work with it.
     """
@@ -54,7 +54,7 @@ class DockerProvider(Provider):
     def __init__(
         self, *, max_starts: int | None = None, no_new_privileges: bool = True
     ) -> None:
-        self._max_starts = max_starts or _fair_share_of_cores()
+        self._max_starts = max_starts or os.cpu_count() or 1
         self._no_new_privileges = no_new_privileges
         self._session = secrets.token_hex(8)
         self._engine: Engine | None = None
@@ -63,7 +63,7 @@ class DockerProvider(Provider):
         self._projects: Projects | None = None
         self._reason = ""
         self._connecting: anyio.Lock | None = None
-        self._starts: anyio.Semaphore | None = None
+        self._project_starts: anyio.Semaphore | None = None
         self._removals: Removals | None = None
         self._sandboxes: dict[str, DockerSandbox] = {}
         self._absent_folders: dict[str, tuple[str, ...]] = {}  # of images looked at
@@ -145,10 +145,10 @@ class DockerProvider(Provider):
         from pytest_harbor.sandboxes.docker.container import DockerSandbox
         from pytest_harbor.sandboxes.docker.create import NewContainer
         from pytest_harbor.sandboxes.docker.files import OPEN_FOLDERS
+        from pytest_harbor.sandboxes.docker.machine import place
         from pytest_harbor.sandboxes.docker.sweep import all_labels
 
         assert self._images is not None
-        assert self._starts is not None
         task = labels.get(TASK_LABEL, name)
         image = await self._images.ready(spec, task, tell)
         if spec.install is not None:
@@ -189,7 +189,7 @@ class DockerProvider(Provider):
                 )
             if spec.files is not None:
                 await engine.call(lambda client: new.fill(client, container))
-            async with self._starts:
+            async with place("starts", self._max_starts):
                 await engine.call(lambda client: client.start(container))
         except BaseException:
             await sandbox.stop()
@@ -227,7 +227,7 @@ class DockerProvider(Provider):
         from pytest_harbor.sandboxes.docker.sweep import all_labels
 
         assert self._images is not None
-        assert self._starts is not None
+        assert self._project_starts is not None
         if self._projects is None:
             self._projects = compose.Projects(
                 engine,
@@ -248,7 +248,8 @@ class DockerProvider(Provider):
             main = plan.images[MAIN_SERVICE]
             main = await self._installed(engine, main, spec, labels, tell)
             plan = replace(plan, images={**plan.images, MAIN_SERVICE: main})
-        async with self._starts:
+        # Of this process alone: a project may wait for minutes until it is healthy.
+        async with self._project_starts:
             sandbox = await self._projects.start(
                 new, model, plan, forget=self._sandboxes.pop
             )
@@ -305,7 +306,7 @@ class DockerProvider(Provider):
         run = os.environ.get("PYTEST_XDIST_TESTRUNUID", self._session)
         self._images = Images(engine, run)
         self._installs = DockerInstalls(engine)
-        self._starts = anyio.Semaphore(self._max_starts)
+        self._project_starts = anyio.Semaphore(self._max_starts)
         return engine
 
     def _remove_later(self, container: str, name: str) -> None:
@@ -334,12 +335,6 @@ class DockerProvider(Provider):
 
             self._removals = Removals()
         return self._removals
-
-
-def _fair_share_of_cores() -> int:
-    workers = os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")
-    cores = os.cpu_count() or 1
-    return max(1, cores // max(1, int(workers) if workers.isdigit() else 1))
 
 
 def _slug(name: str) -> str:
