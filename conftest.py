@@ -17,8 +17,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--require-docker",
         action="store_true",
-        help="tests marked docker fail instead of being skipped when no Docker "
-        "daemon answers (for CI)",
+        help="tests marked docker or registry fail instead of being skipped when no "
+        "Docker daemon or no npm registry answers (for CI)",
     )
 
 
@@ -44,6 +44,29 @@ def _docker_gate(request: pytest.FixtureRequest) -> None:
     if request.node.get_closest_marker("docker") is None:
         return
     problem = request.getfixturevalue("docker_problem")
+    if problem and request.config.getoption("--require-docker"):
+        pytest.fail(problem, pytrace=False)
+    if problem:
+        pytest.skip(problem)
+
+
+@pytest.fixture(scope="session")
+def registry_problem() -> str | None:
+    """Why the npm registry cannot be reached from here, or None."""
+    import httpx
+
+    try:
+        httpx.head("https://registry.npmjs.org/", timeout=20).raise_for_status()
+    except httpx.HTTPError as error:
+        return f"no npm registry: {error!r}"
+    return None
+
+
+@pytest.fixture(autouse=True)
+def _registry_gate(request: pytest.FixtureRequest) -> None:
+    if request.node.get_closest_marker("registry") is None:
+        return
+    problem = request.getfixturevalue("registry_problem")
     if problem and request.config.getoption("--require-docker"):
         pytest.fail(problem, pytrace=False)
     if problem:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -23,7 +23,13 @@ from pytest_harbor.agents.catalogue.events import (
 )
 from pytest_harbor.agents.catalogue.installing import npm_script
 from pytest_harbor.agents.catalogue.requests import request_failure
-from pytest_harbor.agents.catalogue.steps import StepDraft, Steps, result_of
+from pytest_harbor.agents.catalogue.steps import (
+    StepDraft,
+    Steps,
+    result_of,
+    since,
+    version_of,
+)
 from pytest_harbor.agents.command.declaration import AgentDeclaration, CommandRun
 from pytest_harbor.agents.command.mcp import json_writer
 from pytest_harbor.agents.trajectory import (
@@ -49,6 +55,18 @@ rm -rf "$AGENT_PREFIX/package"
 """
 )
 
+_USAGE: Final = (
+    "input_tokens",
+    "cache_read_input_tokens",
+    "cache_creation_input_tokens",
+    "output_tokens",
+)
+_MODEL_USAGE: Final = (
+    "inputTokens",
+    "cacheReadInputTokens",
+    "cacheCreationInputTokens",
+    "outputTokens",
+)
 _HEADLESS: Final = (
     "claude",
     "--print",
@@ -176,32 +194,32 @@ class StreamReader:
         if text and is_inner:
             steps.user(text, time)
 
-    def final_metrics(self) -> FinalMetrics | None:
-        """What the ``result`` event says of the whole run, called agents included."""
-        models = [
-            as_object(used) for used in as_object(self.end.get("modelUsage")).values()
-        ]
-        if models:
-            given, cached, written, output = (
-                add_known(as_count(used.get(name)) for used in models)
-                for name in (
-                    "inputTokens",
-                    "cacheReadInputTokens",
-                    "cacheCreationInputTokens",
-                    "outputTokens",
-                )
-            )
-        else:
-            usage = as_object(self.end.get("usage"))
-            given, cached, written, output = (
-                as_count(usage.get(name))
-                for name in (
-                    "input_tokens",
-                    "cache_read_input_tokens",
-                    "cache_creation_input_tokens",
-                    "output_tokens",
-                )
-            )
+    def final_metrics(self, earlier: Sequence[Event]) -> FinalMetrics | None:
+        """What the ``result`` event says of the whole turn, called agents included.
+
+        ``usage`` is about the turn, without called agents; ``modelUsage`` has them, and in
+        some versions the session's earlier turns, too, as has the cost.
+        """
+        own = self._totals([as_object(self.end.get("usage"))], _USAGE)
+        models = as_object(self.end.get("modelUsage")).values()
+        found = self._totals([as_object(used) for used in models], _MODEL_USAGE) or own
+        if found is None:
+            return None
+        found = found.model_copy(
+            update={"total_cost_usd": as_cost(self.end.get("total_cost_usd"))}
+        )
+        turn = since(found, earlier)
+        if turn is None:
+            return found
+        least = (own.total_prompt_tokens if own is not None else None) or 0
+        return turn if (turn.total_prompt_tokens or 0) >= least else found
+
+    def _totals(
+        self, usages: Sequence[Event], names: Sequence[str]
+    ) -> FinalMetrics | None:
+        given, cached, written, output = (
+            add_known(as_count(usage.get(name)) for usage in usages) for name in names
+        )
         if given is None and output is None:
             return None
         apart = (cached or 0) + (written or 0) if self.cached_apart else 0
@@ -209,16 +227,13 @@ class StreamReader:
             total_prompt_tokens=(given or 0) + apart,
             total_completion_tokens=output,
             total_cached_tokens=cached,
-            total_cost_usd=as_cost(self.end.get("total_cost_usd")),
         )
 
     def result(self, run: CommandRun, name: str) -> AgentResult:
         """What the run gave."""
         is_error = self.end.get("is_error") is True
         told = as_text(self.end.get("result"))
-        info = AgentInfo(
-            name=name, version=run.version or "unknown", model_name=self.model
-        )
+        info = AgentInfo(name=name, version=version_of(run), model_name=self.model)
         subagents = [
             Trajectory(
                 trajectory_id=call, session_id=self.session, agent=info, steps=found
@@ -242,7 +257,7 @@ class StreamReader:
             text=None if is_error else told or None,
             session=self.session,
             model=self.model,
-            final=self.final_metrics(),
+            final=self.final_metrics(run.earlier),
             subagents=subagents,
         )
 
@@ -309,9 +324,12 @@ DECLARATION: Final = AgentDeclaration(
     env={
         "ANTHROPIC_BASE_URL": "${ANTHROPIC_BASE_URL:-}",
         "ANTHROPIC_CUSTOM_HEADERS": "${ANTHROPIC_CUSTOM_HEADERS:-}",
+        "ENABLE_TOOL_SEARCH": "${ENABLE_TOOL_SEARCH:-}",
         "CLAUDE_CODE_MAX_RETRIES": "${CLAUDE_CODE_MAX_RETRIES:-}",
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
         "DISABLE_AUTOUPDATER": "1",
+        # Its first question waits for MCP servers, whose tools it would lack.
+        "MCP_CONNECTION_NONBLOCKING": "false",
         # Root may skip permissions where it says that it is in a sandbox.
         "IS_SANDBOX": "1",
     },

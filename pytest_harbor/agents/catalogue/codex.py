@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 from pytest_harbor.agents.api import AgentResult, McpServer
 from pytest_harbor.agents.catalogue.events import (
@@ -21,7 +21,7 @@ from pytest_harbor.agents.catalogue.events import (
 )
 from pytest_harbor.agents.catalogue.installing import launcher, npm_script
 from pytest_harbor.agents.catalogue.requests import request_failure
-from pytest_harbor.agents.catalogue.steps import StepDraft, Steps, result_of
+from pytest_harbor.agents.catalogue.steps import StepDraft, Steps, result_of, since
 from pytest_harbor.agents.command.declaration import (
     AgentDeclaration,
     CommandRun,
@@ -173,23 +173,18 @@ def _result(steps: Steps, identity: str, item: Event) -> None:
     steps.result(identity, content, extra=extra or None)
 
 
-def _final(usage: Event, earlier: Sequence[Any]) -> FinalMetrics | None:
+def _final(usage: Event, earlier: Sequence[Event]) -> FinalMetrics | None:
     """Codex adds up over the whole session: what earlier turns used is taken off."""
-    names = {
-        "input_tokens": "total_prompt_tokens",
-        "output_tokens": "total_completion_tokens",
-        "cached_input_tokens": "total_cached_tokens",
-    }
-    numbers: dict[str, int] = {}
-    for name, total in names.items():
-        count = as_count(usage.get(name))
-        if count is None:
-            continue
-        before = sum(
-            as_count(at(turn, "final_metrics", total)) or 0 for turn in earlier
-        )
-        numbers[total] = count - before if count >= before else count
-    return FinalMetrics(**numbers) if numbers else None
+    given = as_count(usage.get("input_tokens"))
+    output = as_count(usage.get("output_tokens"))
+    if given is None and output is None:
+        return None
+    final = FinalMetrics(
+        total_prompt_tokens=given,
+        total_completion_tokens=output,
+        total_cached_tokens=as_count(usage.get("cached_input_tokens")),
+    )
+    return since(final, earlier) or final
 
 
 def failure(run: CommandRun) -> AgentError | None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from pytest_harbor.agents.api import AgentResult
+from pytest_harbor.agents.catalogue.events import as_cost, at
 from pytest_harbor.agents.command.declaration import CommandRun
 from pytest_harbor.agents.trajectory import (
     AgentInfo,
@@ -22,6 +24,8 @@ from pytest_harbor.agents.trajectory import (
     final_metrics,
     totals,
 )
+
+_VERSION: Final = re.compile(r"\d+(?:\.\d+)+\S*")
 
 
 @dataclass
@@ -143,6 +147,40 @@ class Steps:
         return ([None] + [text for text in texts if text])[-1]
 
 
+def since(
+    final: FinalMetrics, earlier: Sequence[Mapping[str, Any]]
+) -> FinalMetrics | None:
+    """Totals of a turn, of ``final`` ones that a CLI adds up over its session.
+
+    ``None`` when they are less than what ``earlier`` turns used: then they are no such totals.
+    """
+    changes: dict[str, float] = {}
+    for name in _TOTALS:
+        total = getattr(final, name)
+        before = sum(as_cost(at(turn, "final_metrics", name)) or 0 for turn in earlier)
+        if total is None:
+            continue
+        if total < before:
+            return None
+        rest = total - before
+        changes[name] = round(rest, 9) if name == "total_cost_usd" else int(rest)
+    return final.model_copy(update=changes)
+
+
+_TOTALS: Final = (
+    "total_prompt_tokens",
+    "total_completion_tokens",
+    "total_cached_tokens",
+    "total_cost_usd",
+)
+
+
+def version_of(run: CommandRun) -> str:
+    """The version alone, of what a CLI prints about it (``codex-cli 0.171.0``)."""
+    found = _VERSION.search(run.version or "")
+    return found[0] if found else run.version or "unknown"
+
+
 def result_of(
     run: CommandRun,
     name: str,
@@ -167,7 +205,7 @@ def result_of(
     trajectory = Trajectory(
         session_id=session or run.session or None,
         agent=AgentInfo(
-            name=name, version=run.version or "unknown", model_name=model or run.model
+            name=name, version=version_of(run), model_name=model or run.model
         ),
         steps=finished,
         final_metrics=(final or final_metrics(finished)).model_copy(
