@@ -6,6 +6,7 @@ They come from the npm registry, once per run of the suite and place. The model 
 
 from __future__ import annotations
 
+import ipaddress
 import json
 from dataclasses import dataclass
 from functools import partial
@@ -94,7 +95,8 @@ def host(request, place) -> str:
         [config] = client.networks.get("bridge").attrs["IPAM"]["Config"]
     finally:
         client.close()
-    return config["Gateway"]
+    first = ipaddress.ip_network(config["Subnet"], strict=False)[1]
+    return config.get("Gateway") or str(first)
 
 
 @pytest.fixture
