@@ -5,6 +5,7 @@ The command is :mod:`chatty`, which runs its instruction as a script.
 
 from __future__ import annotations
 
+import contextlib
 import http.server
 import json
 import re
@@ -13,7 +14,9 @@ import time
 from functools import partial
 from pathlib import Path
 
+import docker as docker_sdk
 import pytest
+from docker.errors import APIError
 
 from chatty import chatty
 from episode_runs import run_folder
@@ -21,6 +24,7 @@ from pytest_harbor.agents.api import AgentResult
 from pytest_harbor.agents.command.agent import CommandAgent
 from pytest_harbor.agents.command.mcp import json_writer
 from pytest_harbor.errors import AgentError
+from pytest_harbor.sandboxes.docker.install import AGENT_LABEL
 from pytest_harbor.sandboxes.docker.provider import DockerProvider
 from task_folders import write_steps_task, write_task
 
@@ -36,6 +40,11 @@ def docker(portal):
     provider = DockerProvider()
     yield provider
     portal.call(provider.aclose)
+    client = docker_sdk.from_env()
+    for image in client.images.list(filters={"label": f"{AGENT_LABEL}=chatty"}):
+        with contextlib.suppress(APIError):  # another worker's tests still use it
+            client.images.remove(image.id, force=True)
+    client.close()
 
 
 @pytest.fixture
