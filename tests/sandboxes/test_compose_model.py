@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import anyio
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -373,3 +375,29 @@ def test_the_daemon_is_all_that_compose_hears_of(monkeypatch):
     monkeypatch.delenv("DOCKER_HOST")
     assert compose_cli.daemon_env("unix:///b.sock") == {"DOCKER_HOST": "unix:///b.sock"}
     assert compose_cli.daemon_env(None) == {}
+
+
+@pytest.mark.parametrize(
+    ("prefix", "order"),
+    [
+        ("venv", ["venv/bin", "home/.docker/cli-plugins", "path"]),
+        ("base", ["home/.docker/cli-plugins", "venv/bin", "path"]),
+    ],
+)
+def test_where_compose_is_looked_for(monkeypatch, tmp_path, prefix, order):
+    for place in order:
+        (tmp_path / place).mkdir(parents=True)
+        program = tmp_path / place / "docker-compose"
+        program.write_text("")
+        program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "venv/bin/python"))
+    monkeypatch.setattr(sys, "prefix", prefix)
+    monkeypatch.setattr(sys, "base_prefix", "base")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PATH", str(tmp_path / "path"))
+    monkeypatch.setattr(compose_cli, "PLUGIN_FOLDERS", ("~/.docker/cli-plugins",))
+    for place in order:
+        program = tmp_path / place / "docker-compose"
+        assert compose_cli.find_program() == program
+        program.unlink()
+    assert compose_cli.find_program() is None

@@ -19,7 +19,13 @@ from pytest_harbor.errors import (
     SandboxStartFailed,
     UnsupportedByProvider,
 )
-from pytest_harbor.sandboxes.api import Download, EnvironmentSpec, Limits, Upload
+from pytest_harbor.sandboxes.api import (
+    Download,
+    EnvironmentSpec,
+    InstallScript,
+    Limits,
+    Upload,
+)
 from pytest_harbor.sandboxes.docker import compose, compose_cli
 from pytest_harbor.sandboxes.docker.provider import DockerProvider
 
@@ -117,6 +123,21 @@ async def test_services_by_name_and_nothing_left(spec, start, provider, left):
         await sandbox.exec("true")
     await provider.aclose()
     assert left() == []
+
+
+async def test_an_agents_software_is_in_main(spec, provider, mark):
+    script = (
+        'mkdir -p "$AGENT_PREFIX/bin"; echo "echo installed" > "$AGENT_PREFIX/bin/tool"'
+    )
+    install = InstallScript(name="compose-tool", script=script)
+    told = []
+    sandbox = await provider.start(
+        spec(install=install), name="test", labels={LABEL: mark}, tell=told.append
+    )
+    assert (await sandbox.exec(f"sh {install.prefix}/bin/tool")).stdout == "installed\n"
+    redis = sandbox.services["redis"]
+    assert not (await redis.exec(["test", "-e", install.prefix])).ok
+    assert "starting services: main, redis" in told
 
 
 async def test_main_is_a_sandbox_like_any_other(spec, start, tmp_path):
@@ -622,20 +643,3 @@ async def test_an_old_compose_is_named(spec, start, monkeypatch, tmp_path):
     monkeypatch.setattr(compose, "find_program", lambda: old)
     with pytest.raises(UnsupportedByProvider, match="is too old"):
         await start(spec())
-
-
-def test_where_compose_is_looked_for(monkeypatch, tmp_path):
-    for place in ("venv/bin", "home/.docker/cli-plugins", "path"):
-        (tmp_path / place).mkdir(parents=True)
-        program = tmp_path / place / "docker-compose"
-        program.write_text("")
-        program.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "venv/bin/python"))
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("PATH", str(tmp_path / "path"))
-    monkeypatch.setattr(compose_cli, "PLUGIN_FOLDERS", ("~/.docker/cli-plugins",))
-    for place in ("venv/bin", "home/.docker/cli-plugins", "path"):
-        program = tmp_path / place / "docker-compose"
-        assert compose_cli.find_program() == program
-        program.unlink()
-    assert compose_cli.find_program() is None

@@ -133,6 +133,8 @@ class Projects:
             SandboxStartFailed: a service did not get well; names it.
             DaemonError: the daemon is gone.
         """
+        if new.tell is not None:
+            new.tell(f"starting services: {', '.join(model['services'])}")
         try:
             unenforced = await self._up(new, model, plan)
             listed = await self._engine.call(

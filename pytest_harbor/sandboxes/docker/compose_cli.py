@@ -48,12 +48,14 @@ _SHOWN_LINES = 10
 def find_program() -> Path | None:
     """Compose, as a program of its own or as a plugin of ``docker`` (the same file).
 
-    First the one that was installed beside this Python, whose folder need not be on
-    the ``PATH``.
+    First the one that was installed into this virtual environment, whose folder need not
+    be on the ``PATH``. Beside a system's own Python there may be Compose 1, so there the
+    plugins go first.
     """
-    beside = Path(sys.executable).with_name(PROGRAM)
-    plugins = (Path(folder).expanduser() / PROGRAM for folder in PLUGIN_FOLDERS)
-    for path in (beside, *plugins):
+    is_environment = sys.prefix != sys.base_prefix
+    beside = [Path(sys.executable).with_name(PROGRAM)]
+    plugins = [Path(folder).expanduser() / PROGRAM for folder in PLUGIN_FOLDERS]
+    for path in [*beside, *plugins] if is_environment else [*plugins, *beside]:
         if os.access(path, os.X_OK):
             return path
     found = shutil.which(PROGRAM)
