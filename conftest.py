@@ -111,6 +111,15 @@ def compose_program(request: pytest.FixtureRequest) -> Path:
 
 
 @pytest.fixture(scope="session")
+def python_image(docker_problem: str | None) -> str:
+    """The small image with the Python that runs the tests."""
+    assert docker_problem is None
+    from docker_images import python_image
+
+    return python_image()
+
+
+@pytest.fixture(scope="session")
 def redis_image(docker_problem: str | None) -> str:
     """The small image with Redis in it, server and command."""
     assert docker_problem is None

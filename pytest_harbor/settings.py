@@ -20,6 +20,7 @@ TurnSessions: TypeAlias = Literal["fresh", "continue"]
 LocalMode: TypeAlias = Literal["auto", "namespace", "in-place"]
 
 DEFAULT_EPISODE_TIMEOUT_SECONDS = 21_600.0  # spec 5 and 14
+DEFAULT_EGRESS_IMAGE = "python:3.13-slim"
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,8 @@ class Settings:
     strict: bool = False
     debug: bool = False
     local_mode: LocalMode = "auto"
+    egress_image: str = DEFAULT_EGRESS_IMAGE
+    """Has ``python3``, for the proxy of Docker sandboxes with an allowlist."""
     enforce_task_timeouts: bool = True
     default_episode_timeout_seconds: float = DEFAULT_EPISODE_TIMEOUT_SECONDS
     step_setup_timeout_s: float | None = None

@@ -6,6 +6,8 @@ import io
 import re
 import shutil
 import subprocess
+import sys
+import sysconfig
 import tarfile
 from pathlib import Path
 
@@ -107,3 +109,47 @@ def static(*names: str) -> Path:
     raise FileNotFoundError(
         f"install Debian's bash-static and busybox-static ({names})"
     )
+
+
+PYTHON_TAG = f"pytest-harbor-test/python:{sys.implementation.cache_tag}-1"
+_NOT_COPIED = re.compile(
+    r"/(?:test|tests|idlelib|tkinter|turtledemo|ensurepip|lib2to3|site-packages|config-[^/]*)/"
+)
+
+
+def python_image() -> str:
+    """The busybox image with the Python that runs the tests; returns its tag."""
+    client = docker.from_env()
+    try:
+        try:
+            client.images.get(PYTHON_TAG)
+        except ImageNotFound:
+            busybox_image()
+            _build_python(client)
+    finally:
+        client.close()
+    return PYTHON_TAG
+
+
+def _build_python(client: docker.DockerClient) -> None:
+    program = Path(sys.base_prefix, "bin", "python3").resolve()
+    stdlib = Path(sysconfig.get_path("stdlib"))
+    files = {program, *stdlib.rglob("*")}
+    files = {path for path in files if path.is_file()}
+    linked = [program, *(path for path in files if path.suffix == ".so")]
+    # Of the modules that a system lacks libraries for, ldd says "not found".
+    done = subprocess.run(["ldd", *linked], capture_output=True, text=True, check=False)
+    files |= {Path(name) for name in re.findall(r"(/\S+) \(0x", done.stdout)}
+    context = io.BytesIO()
+    with tarfile.open(fileobj=context, mode="w", dereference=True) as tar:
+        text = (
+            f"FROM {BUSYBOX_TAG}\nCOPY root /\nRUN ln -s {program} /usr/bin/python3\n"
+        )
+        info = tarfile.TarInfo("Dockerfile")
+        info.size = len(text)
+        tar.addfile(info, io.BytesIO(text.encode()))
+        for path in sorted(files):
+            if not _NOT_COPIED.search(str(path)):
+                tar.add(path, f"root{path}")
+    context.seek(0)
+    client.images.build(fileobj=context, custom_context=True, tag=PYTHON_TAG, rm=True)

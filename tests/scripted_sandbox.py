@@ -21,6 +21,7 @@ from pytest_harbor.sandboxes.api import (
     Downloaded,
     EnvironmentSpec,
     ExecResult,
+    Network,
     Process,
     Provider,
     Sandbox,
@@ -162,6 +163,14 @@ class ScriptedSandbox(Sandbox):
         if self.owner.failures.get(what):
             raise self.owner.failures[what].pop(0)
 
+    async def set_network(self, network: Network) -> None:
+        hosts = f" {','.join(network.allowed_hosts)}" if network.allowed_hosts else ""
+        self.owner.calls.append(("set_network", f"{network.mode}{hosts}"))
+
+    async def network_refusals(self) -> Sequence[str]:
+        self._maybe_fail("network_refusals")
+        return self.owner.refused.pop(0) if self.owner.refused else ()
+
     async def initial_tools(self) -> frozenset[str]:
         return self.owner.tools
 
@@ -223,6 +232,8 @@ class ScriptedProvider(Provider):
     can_remove: bool = True
     """False: an agent put an ``rm`` of its own in the way."""
     unenforced: tuple[str, ...] = ()
+    refused: list[tuple[str, ...]] = field(default_factory=list)
+    """What ``network_refusals`` tells, in order."""
     initial_files: Mapping[str, bytes] = field(default_factory=dict)
     services: Mapping[str, Mapping[str, bytes]] = field(default_factory=dict)
     """Files of the sidecars that every sandbox has."""

@@ -140,6 +140,13 @@ OPTIONS: Final = (
         ini_only=True,
     ),
     Option(
+        "egress-image",
+        text,
+        "image with python3 for the proxy of docker sandboxes with an allowlist "
+        "(default: python:3.13-slim)",
+        ini_only=True,
+    ),
+    Option(
         "enforce-task-timeouts",
         switch,
         "the episode's deadline is computed from the task (default: true)",

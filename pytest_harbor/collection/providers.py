@@ -89,7 +89,7 @@ class Providers:
         if name == DOCKER:
             from pytest_harbor.sandboxes.docker.provider import DockerProvider
 
-            return DockerProvider()
+            return DockerProvider(egress_image=self._session.settings.egress_image)
         check_known(name, self.registered)
         raise AssertionError(name)
 

@@ -173,6 +173,7 @@ class _Episode:
             capabilities=self.capabilities,
             can_continue=bool(getattr(self.agent, "can_continue", False)),
             environ=environ,
+            provider=self.provider.name,
         )
         check_provider(self.provider, self.plan, seed)
         await self._refuse_changed_folder()
@@ -260,6 +261,7 @@ class _Episode:
             logs=self.logs / TURNS_FOLDER,
             image_user=sandbox.default_user,
             user_in_place=sandbox.default_user,
+            network_in_place=seed.environment.own_network,
         )
 
     def _refuse_missing_services(self, sandbox: Sandbox) -> None:

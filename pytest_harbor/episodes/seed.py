@@ -25,11 +25,16 @@ from pytest_harbor.sandboxes.api import (
     Capabilities,
     EnvironmentSpec,
     Limits,
+    Network,
     Provider,
     User,
 )
 from pytest_harbor.sandboxes.output import Masker
-from pytest_harbor.tasks.folder.plan_types import EnvironmentPlan, EpisodePlan
+from pytest_harbor.tasks.folder.plan_types import (
+    EnvironmentPlan,
+    EpisodePlan,
+    NetworkPlan,
+)
 from pytest_harbor.tasks.folder.seed import seed_problems
 from pytest_harbor.tasks.folder.templates import resolve, resolve_inside
 
@@ -104,7 +109,11 @@ def make_seed(
     except SettingsError as error:
         raise TaskRefused(str(error)) from error
     return Seed(
-        environment=replace(spec(plan.environment), install=needs.install),
+        environment=replace(
+            spec(plan.environment),
+            install=needs.install,
+            phase_networks=_phase_networks(plan),
+        ),
         verifier_environments=tuple(
             spec(item.environment) if item.environment else None for item in verifiers
         ),
@@ -120,6 +129,22 @@ def make_seed(
         missing_keys=needs.missing_keys,
         warnings=(*needs.warnings, *_not_taken(agent, plan)),
     )
+
+
+def _phase_networks(plan: EpisodePlan) -> tuple[Network, ...]:
+    """What the agent's sandbox will be switched to."""
+    networks = [
+        phase_network(network)
+        for turn in plan.turns
+        for network in (turn.network, turn.verifier.network)
+        if network is not None
+    ]
+    return tuple(dict.fromkeys(networks))
+
+
+def phase_network(plan: NetworkPlan) -> Network:
+    """What a sandbox is asked for."""
+    return Network(plan.mode, plan.allowed_hosts)
 
 
 def _needs(
@@ -204,6 +229,7 @@ def refuse(
     capabilities: Capabilities,
     can_continue: bool,
     environ: Mapping[str, str],
+    provider: str = "this",
 ) -> None:
     """Refuse what cannot run, every reason at once (spec 19.6).
 
@@ -216,6 +242,8 @@ def refuse(
             groups=capabilities.groups,
             can_continue=can_continue,
             environ=environ,
+            switches_network=capabilities.switches_network,
+            provider=provider,
         ),
         *seed.problems,
     )

@@ -30,7 +30,7 @@ from pytest_harbor.episodes.prepare import (
 )
 from pytest_harbor.episodes.result import Phase, TurnResult
 from pytest_harbor.episodes.sandbox_set import SandboxSet
-from pytest_harbor.episodes.seed import Seed
+from pytest_harbor.episodes.seed import Seed, phase_network
 from pytest_harbor.episodes.sessions import close_session
 from pytest_harbor.errors import (
     AGENT_SETUP_TIMEOUT,
@@ -42,8 +42,15 @@ from pytest_harbor.errors import (
     UnsupportedByProvider,
 )
 from pytest_harbor.reporter import Reporter
-from pytest_harbor.sandboxes.api import Download, Limits, Sandbox, Upload, User
-from pytest_harbor.tasks.folder.plan_types import EpisodePlan, TurnPlan
+from pytest_harbor.sandboxes.api import (
+    Download,
+    Limits,
+    Network,
+    Sandbox,
+    Upload,
+    User,
+)
+from pytest_harbor.tasks.folder.plan_types import EpisodePlan, NetworkPlan, TurnPlan
 from pytest_harbor.verification.artifacts import (
     CollectedArtifact,
     Placement,
@@ -76,6 +83,7 @@ class Stage:
     image_user: User | None
     """The sandbox's own default user."""
     user_in_place: User | None
+    network_in_place: Network
     agent_is_set_up: bool = False
     session_is_open: bool = False
     """True from an agent's start until its session closes (spec 16)."""
@@ -131,6 +139,7 @@ async def _run_phases(stage: Stage, draft: TurnDraft) -> TurnResult:
         action = await _run_agent(stage, draft, user)
         if not stage.plan.keeps_session or stage.is_last(draft.plan):
             await close_session(stage, draft.logs / "agent", draft.warn)
+        await _warn_of_refusals(stage.sandbox, draft, "agent")
     if action != "verify":
         await _save_agent_logs(stage.sandbox, draft)
         _keep_transcript(draft)
@@ -166,6 +175,22 @@ def _warn_of_kills(draft: TurnDraft, phase: Phase, killed: int, limits: Limits) 
         draft.warn(f"out of memory in phase {phase}: {processes} killed{limit}")
 
 
+async def _switch_network(stage: Stage, phase: NetworkPlan | None) -> None:
+    """Give the agent's sandbox the network of a phase, its own for ``None``."""
+    wanted = stage.seed.environment.own_network
+    if phase is not None:
+        wanted = phase_network(phase)
+    if wanted != stage.network_in_place:
+        await stage.sandbox.set_network(wanted)
+        stage.network_in_place = wanted
+
+
+async def _warn_of_refusals(sandbox: Sandbox, draft: TurnDraft, phase: Phase) -> None:
+    """Say what the allowlist refused: it explains many a bad reward. Raises SandboxLost."""
+    for line in await sandbox.network_refusals():
+        draft.warn(f"network in phase {phase}: {line}")
+
+
 def _agent_user(stage: Stage, turn: TurnPlan) -> User | None:
     for user in (turn.agent_user, stage.seed.agent_user):
         if user is not None:
@@ -175,6 +200,7 @@ def _agent_user(stage: Stage, turn: TurnPlan) -> User | None:
 
 async def _prepare(stage: Stage, draft: TurnDraft, user: User | None) -> None:
     sandbox, turn = stage.sandbox, draft.plan
+    await _switch_network(stage, None)
     await _clean_and_place(stage, draft, user)
     await switch_user(sandbox, user, stage.user_in_place)
     stage.user_in_place = user
@@ -221,13 +247,14 @@ async def _run_agent(stage: Stage, draft: TurnDraft, user: User | None) -> Actio
         mcp_servers=stage.seed.mcp_servers,
         skills_dir=stage.seed.skills_dir,
         skills=stage.seed.skills,
-        network=stage.plan.environment.network,
+        network=turn.network.mode if turn.network else stage.plan.environment.network,
     )
     failure: AgentError | None = None
     slack = getattr(stage.agent, "slack_seconds", BUDGET_SLACK_SECONDS)
     limit = None if budget is None else budget + slack
     try:
         await _set_up_agent(stage, logs)
+        await _switch_network(stage, turn.network)
         stage.session_is_open = True
         with anyio.move_on_after(limit) as scope:
             draft.agent = await run_agent(stage.agent, agent_turn)
@@ -278,6 +305,9 @@ async def _collect(stage: Stage, draft: TurnDraft) -> tuple[CollectedArtifact, .
     await sandbox.set_default_user(stage.image_user)
     scratch = draft.logs / ".incoming"
     is_separate = turn.verifier.mode == "separate"
+    if not is_separate:
+        # Else what the agent left running would get more of it while nobody needs it.
+        await _switch_network(stage, turn.verifier.network)
     collected = await collect(
         sandbox,
         draft,
@@ -311,13 +341,16 @@ async def _verify(
     if own is None:
         stage.grading_files_left = True
         done = await _verify_in(stage.sandbox, stage, draft, inputs)
+        await _warn_of_refusals(stage.sandbox, draft, "verify")
         stage.transcript_left = done.transcript_left
         return done
     if stage.is_last(turn):
         await stage.sandboxes.finish(stage.sandbox)
     sandbox = await stage.sandboxes.start(own, f"verifier-{turn.name}")
     try:
-        return await _verify_in(sandbox, stage, draft, inputs)
+        done = await _verify_in(sandbox, stage, draft, inputs)
+        await _warn_of_refusals(sandbox, draft, "verify")
+        return done
     finally:
         _warn_of_kills(draft, "verify", sandbox.oom_kills, own.limits)
         await stage.sandboxes.finish(sandbox)

@@ -98,6 +98,15 @@ class InstallScript:
 
 
 @dataclass(frozen=True)
+class Network:
+    """What a sandbox may reach (spec 3.12)."""
+
+    mode: NetworkMode = "public"
+    allowed_hosts: tuple[str, ...] = ()
+    """Of an ``allowlist``: names, ``*.`` patterns, addresses, ranges."""
+
+
+@dataclass(frozen=True)
 class EnvironmentSpec:
     """What a sandbox is made of, every template resolved.
 
@@ -126,6 +135,8 @@ class EnvironmentSpec:
     """Default user of commands; ``None`` means the image's own (root locally)."""
     network: NetworkMode = "public"
     allowed_hosts: tuple[str, ...] = ()
+    phase_networks: tuple[Network, ...] = ()
+    """Others that :meth:`Sandbox.set_network` will be asked for."""
     limits: Limits = Limits()
     start_timeout_seconds: float = 600.0
     """Bound for building or pulling the image and, again, for the start."""
@@ -134,6 +145,11 @@ class EnvironmentSpec:
     """The agent's software; a verifier's own sandbox has none."""
     platform: str | None = None
     """What an image is built for (``linux/amd64``); ``None`` means the daemon's own."""
+
+    @property
+    def own_network(self) -> Network:
+        """The network that it starts with."""
+        return Network(self.network, self.allowed_hosts)
 
 
 @dataclass(frozen=True)
@@ -154,6 +170,8 @@ class Capabilities:
     """False when episodes run one at a time (in-place mode)."""
     groups: bool = False
     """True when a user may be ``name:group`` (spec 15)."""
+    switches_network: bool = False
+    """True when its sandboxes have :meth:`Sandbox.set_network`."""
 
 
 @dataclass(frozen=True)
@@ -395,6 +413,27 @@ class Sandbox(ABC):
         raise UnsupportedByProvider(
             f"commands in a {self.provider} sandbox cannot reach this host"
         )
+
+    async def set_network(self, network: Network) -> None:
+        """Give it another of ``EnvironmentSpec.phase_networks``, or its own again.
+
+        Connections through the one before are cut. Services are not touched.
+
+        Raises:
+            UnsupportedByProvider: its network is what it is.
+            SandboxLost: it died, or is left without a network.
+        """
+        raise UnsupportedByProvider(
+            f"{network.mode!r}: the network of a {self.provider} sandbox cannot be switched"
+        )
+
+    async def network_refusals(self) -> Sequence[str]:
+        """What its allowlist refused since last asked, a line for people; often none.
+
+        Raises:
+            SandboxLost: what lets the allowed hosts through is gone.
+        """
+        return ()
 
     async def start_command(self) -> tuple[str, ...]:
         """What the image runs by itself, entrypoint first; empty when there is none.

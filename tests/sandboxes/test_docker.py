@@ -31,6 +31,7 @@ from pytest_harbor.sandboxes.api import (
     EnvironmentSpec,
     InstallScript,
     Limits,
+    Network,
     Upload,
 )
 from pytest_harbor.sandboxes.docker import client as client_module
@@ -881,8 +882,12 @@ async def test_buildx_is_used_where_the_command_has_it(
     ("changes", "text"),
     [
         (
-            {"network": "allowlist", "allowed_hosts": ("pypi.org",)},
-            "network_mode.*pypi",
+            {"compose_file": Path("x"), "network": "allowlist"},
+            "network_mode: .* for the services of environment/docker-compose.yaml",
+        ),
+        (
+            {"compose_file": Path("x"), "phase_networks": (Network("no-network"),)},
+            "network_mode: .* for the services of environment/docker-compose.yaml",
         ),
         ({"image": None}, "docker_image"),
     ],

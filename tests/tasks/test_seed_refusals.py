@@ -268,10 +268,13 @@ def test_no_image_when_the_settings_make_it_separate(tmp_path: Path) -> None:
 def test_a_network_that_would_have_to_be_switched(
     tmp_path: Path, toml: str, table: str
 ) -> None:
-    (problem,) = problems(plan_of(tmp_path, toml))
+    plan = plan_of(tmp_path, toml)
+    (problem,) = problems(plan, provider="local")
 
     assert problem.where == f"task.toml: {table}.network_mode"
+    assert "the network of a local sandbox cannot be switched" in problem.what
     assert "set it in [environment]" in problem.what
+    assert problems(plan, switches_network=True) == ()
 
 
 @pytest.mark.parametrize(

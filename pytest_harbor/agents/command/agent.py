@@ -105,7 +105,7 @@ class CommandAgent:
             self.declaration,
             self.name,
             self.model,
-            plan.environment.network,
+            plan.agent_network,
             environ,
         )
 

@@ -26,6 +26,7 @@ from pytest_harbor.sandboxes.api import (
     Download,
     Downloaded,
     ExecResult,
+    Network,
     Process,
     Sandbox,
     TransferLimits,
@@ -36,6 +37,7 @@ from pytest_harbor.sandboxes.docker import exec as execs
 from pytest_harbor.sandboxes.docker import files
 from pytest_harbor.sandboxes.docker.client import NOT_FOUND, DaemonError, Engine
 from pytest_harbor.sandboxes.docker.images import Image
+from pytest_harbor.sandboxes.docker.networks import Networks
 from pytest_harbor.sandboxes.docker.scripts import SHELL
 from pytest_harbor.sandboxes.docker.stream import ExecStream
 from pytest_harbor.sandboxes.docker.sweep import KEPT_SUFFIX
@@ -75,6 +77,7 @@ class DockerSandbox(Sandbox):
         unmade: Sequence[str] = (),
         absent: Sequence[str] = (),
         unenforced: Sequence[str] = (),
+        networks: Networks | None = None,
     ) -> None:
         self.id = name
         self.workdir = workdir
@@ -83,6 +86,7 @@ class DockerSandbox(Sandbox):
         self._engine = engine
         self._container = container
         self._image = image
+        self._networks = networks or Networks(Network())
         self._remove = remove
         self._forget = forget
         # Folders that the first transfer makes; a request of their own would cost as
@@ -284,6 +288,11 @@ class DockerSandbox(Sandbox):
     async def _network(self) -> Mapping[str, str]:
         """Facts of the network that it is in; a running container's do not change."""
         self._check_alive()
+        if self._networks.egresses:
+            raise UnsupportedByProvider(
+                f"container {self.id} has an allowlist: this host and it cannot reach "
+                "each other"
+            )
         try:
             facts = await self._engine.call(
                 lambda client: client.inspect_container(self._container)
@@ -294,6 +303,18 @@ class DockerSandbox(Sandbox):
             if network["IPAddress"]:
                 return dict(network)
         raise UnsupportedByProvider(f"container {self.id} has no network")
+
+    async def set_network(self, network: Network) -> None:
+        self._check_alive()
+        try:
+            await self._networks.switch(self._engine, self._container, network)
+        except DaemonError as error:
+            raise await self._lost(
+                f"its network cannot be switched: {error.text}"
+            ) from error
+
+    async def network_refusals(self) -> Sequence[str]:
+        return await self._networks.refused(self._engine)
 
     async def start_command(self) -> tuple[str, ...]:
         return self._image.command
@@ -347,7 +368,8 @@ class DockerSandbox(Sandbox):
             ) from error
 
     def how_to_enter(self) -> str:
-        return f"docker exec -it {self.id} sh    (remove it: docker rm -f -v {self.id})"
+        removal = f"docker rm -f -v {self.id}{self._networks.removal}"
+        return f"docker exec -it {self.id} sh    (remove it: {removal})"
 
     async def _call(
         self,
@@ -366,7 +388,7 @@ class DockerSandbox(Sandbox):
             [SHELL, "-c", command] if isinstance(command, str) else list(command),
             user=self._name_of(user),
             cwd=cwd or self.workdir,
-            env=env or {},
+            env={**self._networks.variables, **(env or {})},
             ask_tools=VERIFIER_TOOLS if self._tools is None else (),
             stdin=stdin,
         )

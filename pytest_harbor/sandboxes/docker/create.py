@@ -13,6 +13,7 @@ from pytest_harbor.sandboxes.api import EnvironmentSpec, Upload
 from pytest_harbor.sandboxes.docker import files
 from pytest_harbor.sandboxes.docker.client import DaemonError, daemon_errors
 from pytest_harbor.sandboxes.docker.images import Image
+from pytest_harbor.sandboxes.docker.networks import Networks
 from pytest_harbor.sandboxes.docker.scripts import KEEP_ALIVE, MARKER, SHELL
 
 PIDS_LIMIT = 4096
@@ -35,6 +36,7 @@ class NewContainer:
     workdir: str
     labels: Mapping[str, str]
     no_new_privileges: bool
+    networks: Networks
 
     def create(
         self, client: docker.APIClient, known: dict[str, str]
@@ -70,9 +72,9 @@ class NewContainer:
     ) -> dict[str, Any]:
         host_config = client.create_host_config(
             init=True,
-            network_mode="none" if self.spec.network == "no-network" else "bridge",
             pids_limit=PIDS_LIMIT,
             security_opt=["no-new-privileges"] if self.no_new_privileges else [],
+            **self.networks.host_config(),
             **self._limits(refused),
         )
         with daemon_errors():

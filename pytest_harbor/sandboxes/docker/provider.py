@@ -19,24 +19,34 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from pytest_harbor.errors import SandboxUnavailable, UnsupportedByProvider
+from pytest_harbor.errors import (
+    SandboxStartFailed,
+    SandboxUnavailable,
+    UnsupportedByProvider,
+)
 from pytest_harbor.sandboxes.api import (
     TASK_LABEL,
     Capabilities,
     EnvironmentSpec,
+    Network,
     Provider,
     Swept,
     Tell,
     User,
 )
+from pytest_harbor.settings import DEFAULT_EGRESS_IMAGE
 from pytest_harbor.tasks.folder.model import MAIN_SERVICE
 
 if TYPE_CHECKING:  # docker loads on first use, not when the provider is looked up
+    import docker
+
     from pytest_harbor.sandboxes.docker.client import Engine
     from pytest_harbor.sandboxes.docker.compose import Projects
     from pytest_harbor.sandboxes.docker.container import DockerSandbox
+    from pytest_harbor.sandboxes.docker.egress import Egress
     from pytest_harbor.sandboxes.docker.images import Image, Images
     from pytest_harbor.sandboxes.docker.install import DockerInstalls
+    from pytest_harbor.sandboxes.docker.networks import Networks
     from pytest_harbor.sandboxes.docker.removals import Removals
 
 
@@ -46,16 +56,22 @@ class DockerProvider(Provider):
     ``max_starts`` bounds the containers that start at the same time on this machine, in
     whatever process (default: its cores): the daemon gets slower beyond that.
     ``no_new_privileges`` keeps setuid programs from giving a command more rights than its
-    user has; ``sudo`` by a user other than root does not work with it.
+    user has; ``sudo`` by a user other than root does not work with it. ``egress_image`` has a
+    ``python3``, for the proxy of sandboxes with an allowlist.
     """
 
     name = "docker"
 
     def __init__(
-        self, *, max_starts: int | None = None, no_new_privileges: bool = True
+        self,
+        *,
+        max_starts: int | None = None,
+        no_new_privileges: bool = True,
+        egress_image: str = DEFAULT_EGRESS_IMAGE,
     ) -> None:
         self._max_starts = max_starts or os.cpu_count() or 1
         self._no_new_privileges = no_new_privileges
+        self._egress_image = egress_image
         self._session = secrets.token_hex(8)
         self._engine: Engine | None = None
         self._images: Images | None = None
@@ -80,6 +96,7 @@ class DockerProvider(Provider):
             mode=f"Docker {engine.version}",
             isolation="container",
             groups=True,
+            switches_network=True,
         )
 
     def check(
@@ -87,11 +104,14 @@ class DockerProvider(Provider):
         spec: EnvironmentSpec,
         users: Sequence[User | None],  # noqa: ARG002 - a container has every user
     ) -> None:
-        if spec.network == "allowlist":
+        if spec.compose_file is not None and (
+            spec.network == "allowlist" or spec.phase_networks
+        ):
             raise UnsupportedByProvider(
-                "environment.network_mode: docker cannot enforce 'allowlist' "
-                f"(allowed_hosts: {', '.join(spec.allowed_hosts) or 'none'}); use "
-                "'no-network' or 'public', or another sandbox provider"
+                "network_mode: docker enforces 'allowlist', and a network of [agent] or "
+                "[verifier] alone, for one container, and not for the services of "
+                "environment/docker-compose.yaml; use 'no-network' or 'public' in "
+                "[environment]"
             )
         if spec.read_only_folders:
             raise UnsupportedByProvider(
@@ -153,19 +173,27 @@ class DockerProvider(Provider):
         image = await self._images.ready(spec, task, tell)
         if spec.install is not None:
             image = await self._installed(engine, image, spec, labels, tell)
+        unique = f"{_slug(name)}-{secrets.token_hex(4)}"
+        every_label = all_labels(labels, self._session)
+        networks = await self._networks(engine, spec, unique, every_label, tell)
         new = NewContainer(
             spec=spec,
             image=image,
-            name=f"{_slug(name)}-{secrets.token_hex(4)}",
+            name=unique,
             workdir=posixpath.normpath(
                 posixpath.join("/", image.workdir, spec.workdir or "")
             ),
-            labels=all_labels(labels, self._session),
+            labels=every_label,
             no_new_privileges=self._no_new_privileges,
+            networks=networks,
         )
-        container, unenforced = await engine.call(
-            lambda client: new.create(client, self._refused_limits)
-        )
+        try:
+            container, unenforced = await engine.call(
+                lambda client: new.create(client, self._refused_limits)
+            )
+        except BaseException:
+            self._remove_networks_later(networks)
+            raise
         sandbox = DockerSandbox(
             engine,
             container,
@@ -173,13 +201,14 @@ class DockerProvider(Provider):
             image=image,
             workdir=new.workdir,
             user=spec.user,
-            remove=self._remove_later,
+            remove=partial(self._remove_later, networks),
             forget=self._sandboxes.pop,
             unmade=OPEN_FOLDERS,
             absent=()
             if spec.files is not None
             else self._absent_folders.get(image.name, ()),
             unenforced=unenforced,
+            networks=networks,
         )
         self._sandboxes[container] = sandbox
         try:
@@ -195,6 +224,53 @@ class DockerProvider(Provider):
             await sandbox.stop()
             raise
         return sandbox
+
+    async def _networks(
+        self,
+        engine: Engine,
+        spec: EnvironmentSpec,
+        name: str,
+        labels: Mapping[str, str],
+        tell: Tell | None,
+    ) -> Networks:
+        """The networks that a container will be in, and the proxies that they need."""
+        from pytest_harbor.sandboxes.docker import networks
+        from pytest_harbor.sandboxes.docker.egress import NewEgress
+        from pytest_harbor.sandboxes.docker.machine import place
+        from pytest_harbor.sandboxes.docker.sweep import COMPANION_LABEL
+
+        wanted = list(filter(networks.needs_proxy, networks.networks_of(spec)))
+        if not wanted:
+            return networks.Networks.of(spec)
+        image = await self._proxy_image(tell)
+        made: dict[Network, Egress] = {}
+        try:
+            for number, network in enumerate(wanted):
+                new = NewEgress(
+                    image=image,
+                    name=f"{name}-egress{number or ''}",
+                    allowed_hosts=network.allowed_hosts,
+                    labels={**labels, COMPANION_LABEL: name},
+                )
+                async with place("starts", self._max_starts):
+                    made[network] = await engine.call(new.make)
+        except BaseException:
+            self._remove_networks_later(networks.Networks(wanted[0], wanted, made))
+            raise
+        return networks.Networks.of(spec, made)
+
+    async def _proxy_image(self, tell: Tell | None) -> str:
+        """The image of proxies. Raises SandboxStartFailed."""
+        assert self._images is not None
+        spec = EnvironmentSpec(image=self._egress_image)
+        try:
+            return (await self._images.ready(spec, "egress", tell)).name
+        except SandboxStartFailed as error:
+            raise SandboxStartFailed(
+                "network_mode = 'allowlist' needs an image with python3 for its proxy "
+                f"(ini harbor_egress_image = {self._egress_image}): {error}",
+                is_final=error.is_final,
+            ) from error
 
     async def _installed(
         self,
@@ -309,14 +385,28 @@ class DockerProvider(Provider):
         self._project_starts = anyio.Semaphore(self._max_starts)
         return engine
 
-    def _remove_later(self, container: str, name: str) -> None:
+    def _remove_later(self, networks: Networks, container: str, name: str) -> None:
         from pytest_harbor.sandboxes.docker.removals import Removal
         from pytest_harbor.sandboxes.docker.sweep import remove_container
 
         self._sandboxes.pop(container, None)
         assert self._engine is not None
-        work = partial(self._engine.run, partial(remove_container, container=container))
-        self._removed.later(Removal(work, f"docker rm -f -v {name}"))
+
+        def remove(client: docker.APIClient) -> None:
+            remove_container(client, container)
+            networks.remove(client)
+
+        work = partial(self._engine.run, remove)
+        self._removed.later(Removal(work, f"docker rm -f -v {name}{networks.removal}"))
+
+    def _remove_networks_later(self, networks: Networks) -> None:
+        """Remove what was made for a container that never came to be."""
+        from pytest_harbor.sandboxes.docker.removals import Removal
+
+        if networks.egresses:
+            assert self._engine is not None
+            work = partial(self._engine.run, networks.remove)
+            self._removed.later(Removal(work, networks.removal.removeprefix("; ")))
 
     def _remove_project_later(self, project: str, is_unfinished: bool) -> None:
         from pytest_harbor.sandboxes.docker import compose_project

@@ -6,7 +6,7 @@ Images are not swept: they are a cache, named ``pytest-harbor/...``.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import docker
@@ -24,6 +24,9 @@ KEPT_SUFFIX: Final = "-kept"
 PROJECT_LABEL: Final = "com.docker.compose.project"
 """Compose's own; a project is kept as a whole."""
 
+COMPANION_LABEL: Final = "pytest-harbor.beside"
+"""On what serves one container alone: that container's name. Both are kept, or neither."""
+
 _REMOVAL_UNDER_WAY = 409
 
 
@@ -38,24 +41,28 @@ def sweep(client: docker.APIClient) -> Swept:
     removed: list[str] = []
     kept: list[str] = []
     containers = client.containers(all=True, filters=filters)
+    networks = client.networks(filters=filters)
     kept_projects = {
         _project(item) for item in containers if _name(item).endswith(KEPT_SUFFIX)
     } - {""}
+    kept_names = {
+        _name(item).removesuffix(KEPT_SUFFIX)
+        for item in containers
+        if _name(item).endswith(KEPT_SUFFIX)
+    }
 
     def is_left(item: Mapping[str, Any]) -> bool:
-        return _project(item) not in kept_projects and _is_orphan(item.get("Labels"))
+        if _project(item) in kept_projects or _beside(item) in kept_names:
+            return False
+        return _is_orphan(item.get("Labels"))
 
     for container in containers:
         name = _name(container)
         if name.endswith(KEPT_SUFFIX):
-            project = _project(container)
-            way = f"docker compose -p {project} down -t 0 -v"
-            kept.append(
-                f"container {name}: {way if project else f'docker rm -f -v {name}'}"
-            )
+            kept.append(f"container {name}: {_way(container, containers, networks)}")
         elif is_left(container) and remove_container(client, container["Id"]):
             removed.append(f"container {name}{_of_task(container.get('Labels'))}")
-    for network in client.networks(filters=filters):
+    for network in networks:
         if is_left(network):
             with contextlib.suppress(DaemonError), daemon_errors():
                 client.remove_network(network["Id"])
@@ -68,12 +75,32 @@ def sweep(client: docker.APIClient) -> Swept:
     return Swept(tuple(removed), tuple(kept))
 
 
+def _way(
+    container: Mapping[str, Any],
+    containers: Sequence[Mapping[str, Any]],
+    networks: Sequence[Mapping[str, Any]],
+) -> str:
+    """The command that removes what a person asked to keep."""
+    if project := _project(container):
+        return f"docker compose -p {project} down -t 0 -v"
+    name = _name(container)
+    plain = name.removesuffix(KEPT_SUFFIX)
+    names = [name, *(_name(item) for item in containers if _beside(item) == plain)]
+    way = f"docker rm -f -v {' '.join(names)}"
+    beside = [str(item["Name"]) for item in networks if _beside(item) == plain]
+    return f"{way}; docker network rm {' '.join(beside)}" if beside else way
+
+
 def _name(container: Mapping[str, Any]) -> str:
     return str((container["Names"] or [container["Id"]])[0]).lstrip("/")
 
 
 def _project(item: Mapping[str, Any]) -> str:
     return str((item.get("Labels") or {}).get(PROJECT_LABEL, ""))
+
+
+def _beside(item: Mapping[str, Any]) -> str:
+    return str((item.get("Labels") or {}).get(COMPANION_LABEL, ""))
 
 
 def remove_container(client: docker.APIClient, container: str) -> bool:

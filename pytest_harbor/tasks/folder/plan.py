@@ -23,7 +23,9 @@ from pytest_harbor.tasks.folder.model import (
     CollectHookConfig,
     EnvironmentConfig,
     HealthCheckConfig,
+    NetworkTable,
     StepConfig,
+    TaskConfig,
 )
 from pytest_harbor.tasks.folder.modes import (
     builds_from_tests,
@@ -37,6 +39,7 @@ from pytest_harbor.tasks.folder.plan_types import (
     EpisodePlan,
     HealthCheckPlan,
     InputFolder,
+    NetworkPlan,
     Origin,
     TurnPlan,
     VerifierPlan,
@@ -134,7 +137,24 @@ def _turn(
         has_solve_script=has_script,
         reference_answer=task.answer if step is None else None,
         min_reward=own.min_reward,
+        network=_phase_network(config, "[agent]", own.agent, config.agent),
     )
+
+
+def _phase_network(
+    config: TaskConfig, table: str, *phases: NetworkTable
+) -> NetworkPlan | None:
+    """The network of a phase, if it is another than the sandbox's (spec 3.12, Q21)."""
+    declared = next((item for item in phases if item.network_mode is not None), None)
+    if declared is None or declared.network_mode is None:
+        return None
+    own = config.environment
+    hosts = declared.allowed_hosts or ()
+    if declared.network_mode == (own.network_mode or "public") and set(hosts) == set(
+        own.allowed_hosts or ()
+    ):
+        return None
+    return NetworkPlan(declared.network_mode, hosts, table)
 
 
 def apply_template(template: Path, instruction: str) -> str:
@@ -197,6 +217,9 @@ def _verifier(task: Task, settings: Settings, step: StepFiles | None) -> Verifie
         user=_first(own.user, config.verifier.user),
         env={**config.verifier.env, **own.env},
         environment=environment,
+        network=_phase_network(config, "[verifier]", own, config.verifier)
+        if mode == "shared"
+        else None,
     )
 
 

@@ -8,7 +8,7 @@ from pytest_harbor.errors import Problem
 from pytest_harbor.settings import Settings
 from pytest_harbor.tasks.folder.artifact_paths import protected_by
 from pytest_harbor.tasks.folder.checks import own_tests_problem
-from pytest_harbor.tasks.folder.model import MAIN_SERVICE, NetworkTable
+from pytest_harbor.tasks.folder.model import MAIN_SERVICE
 from pytest_harbor.tasks.folder.plan_types import TurnPlan
 from pytest_harbor.tasks.folder.task import Task
 
@@ -25,7 +25,6 @@ def plan_refusals(
         *_one_user(task, settings, turns),
         *_start_fits(settings),
         *_separate(task, turns),
-        *_networks(task, turns),
     )
 
 
@@ -109,29 +108,3 @@ def _separate(task: Task, turns: Sequence[TurnPlan]) -> Iterator[Problem]:
                     " runner; a separate verifier cannot take it",
                     "X19",
                 )
-
-
-def _networks(task: Task, turns: Sequence[TurnPlan]) -> Iterator[Problem]:
-    """A sandbox has one network for its whole life: another phase cannot change it.
-
-    Refused rather than run open, or closed where the author asked for more (3.12, Q21).
-    """
-    config = task.config
-    yield from _other_network(config.agent, config.environment, "[agent]")
-    if any(turn.verifier.mode == "shared" for turn in turns):
-        yield from _other_network(config.verifier, config.environment, "[verifier]")
-
-
-def _other_network(
-    phase: NetworkTable, environment: NetworkTable, table: str
-) -> Iterator[Problem]:
-    if phase.network_mode is None:
-        return
-    baseline = environment.network_mode or "public"
-    same_hosts = set(phase.allowed_hosts or ()) == set(environment.allowed_hosts or ())
-    if phase.network_mode != baseline or not same_hosts:
-        yield Problem(
-            f"{TOML}: {table}.network_mode",
-            f'"{phase.network_mode}" differs from the sandbox\'s "{baseline}", and its'
-            " network cannot be switched; set it in [environment]",
-        )

@@ -17,6 +17,7 @@ from pytest_harbor.errors import Problem
 VerifierMode: TypeAlias = Literal["shared", "separate"]
 Origin: TypeAlias = Literal["convention", "task", "step"]
 RewardStrategy: TypeAlias = Literal["mean", "final"]
+NetworkMode: TypeAlias = Literal["public", "no-network", "allowlist"]
 McpTransport: TypeAlias = Literal["stdio", "sse", "streamable-http"]
 User: TypeAlias = str | int
 
@@ -73,7 +74,7 @@ class EnvironmentPlan:
     """Templates unresolved."""
     table: str = "[environment]"
     """Where it was declared, for messages."""
-    network: Literal["public", "no-network", "allowlist"] = "public"
+    network: NetworkMode = "public"
     allowed_hosts: tuple[str, ...] = ()
     cpus: float | None = None
     memory_mib: int | None = None
@@ -86,6 +87,16 @@ class EnvironmentPlan:
     def needs_container(self) -> bool:
         """True when it names an image, a Dockerfile or a Compose file."""
         return bool(self.image or self.build_context or self.compose_file)
+
+
+@dataclass(frozen=True)
+class NetworkPlan:
+    """The network of one phase, where it is not the sandbox's own (spec 3.12, Q21)."""
+
+    mode: NetworkMode
+    allowed_hosts: tuple[str, ...] = ()
+    table: str = "[agent]"
+    """Where it was declared, for messages."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +124,8 @@ class VerifierPlan:
     env: Mapping[str, str] = field(default_factory=dict)
     environment: EnvironmentPlan | None = None
     """The verifier's own sandbox; set exactly when ``mode`` is ``separate``."""
+    network: NetworkPlan | None = None
+    """Of the agent's sandbox while it is verified in; ``None`` means its own."""
 
 
 @dataclass(frozen=True)
@@ -142,6 +155,8 @@ class TurnPlan:
     reference_answer: str | None = None
     """``solution/answer.md``, where there is no ``solve.sh`` (spec 13)."""
     min_reward: float | Mapping[str, float] | None = None
+    network: NetworkPlan | None = None
+    """Of the sandbox while the agent works; ``None`` means its own."""
 
 
 @dataclass(frozen=True)
@@ -210,6 +225,16 @@ class EpisodePlan:
             and turn.verifier.environment.needs_container
             for turn in self.turns
         )
+
+    @property
+    def agent_network(self) -> NetworkMode:
+        """What the agent may reach, in its most restricted turn."""
+        modes = [
+            turn.network.mode if turn.network else self.environment.network
+            for turn in self.turns
+        ]
+        closed = [mode for mode in modes if mode != "public"]
+        return closed[0] if closed else "public"
 
     @property
     def keeps_session(self) -> bool:

@@ -18,18 +18,22 @@ def seed_problems(
     groups: bool,
     can_continue: bool,
     environ: Mapping[str, str],
+    switches_network: bool = False,
+    provider: str = "this",
 ) -> tuple[Problem, ...]:
     """Every reason to refuse the episode before its sandbox starts.
 
     ``groups``: the provider runs commands as ``name:group``. ``can_continue``: the
     agent keeps its conversation from turn to turn. ``environ``: the host's environment,
-    for ``${VAR}`` templates. What the plan refuses by itself is in it (X11, X24, X31,
+    for ``${VAR}`` templates. ``switches_network``: sandboxes of ``provider`` change their
+    network between phases. What the plan refuses by itself is in it (X11, X24, X31,
     X34, X35); X04 and X36 are refused by the provider's own ``check``.
     """
     return (
         *plan.refusals,
         *(() if groups else _group_users(plan)),
         *_continuation(plan, can_continue=can_continue),
+        *(() if switches_network else _phase_networks(plan, provider)),
         *unset_variables(plan, environ),
     )
 
@@ -69,6 +73,26 @@ def _group_users(plan: EpisodePlan) -> Iterator[Problem]:
                     f"user '{user}' names a group; only Docker supports that",
                     "X32",
                 )
+
+
+def _phase_networks(plan: EpisodePlan, provider: str) -> Iterator[Problem]:
+    """Networks of a phase alone: refused rather than run open (3.12, Q21).
+
+    Nor is one run closed whose author asked for more.
+    """
+    wanted = [
+        network
+        for turn in plan.turns
+        for network in (turn.network, turn.verifier.network)
+        if network is not None
+    ]
+    for network in dict.fromkeys(wanted):
+        yield Problem(
+            f"{TOML}: {network.table}.network_mode",
+            f'"{network.mode}" differs from the sandbox\'s "{plan.environment.network}",'
+            f" and the network of a {provider} sandbox cannot be switched; set it in"
+            " [environment]",
+        )
 
 
 def _continuation(plan: EpisodePlan, *, can_continue: bool) -> Iterator[Problem]:
