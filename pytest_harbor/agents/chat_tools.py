@@ -16,6 +16,7 @@ from pytest_harbor.errors import (
     UnsupportedByProvider,
 )
 from pytest_harbor.protocols import mcp
+from pytest_harbor.protocols.excerpts import shortened
 from pytest_harbor.sandboxes.api import Sandbox
 
 DEFAULT_COMMAND_SECONDS: Final = 120.0
@@ -63,16 +64,7 @@ async def run_shell(turn: AgentTurn, arguments: Mapping[str, Any]) -> str:
     ending = f"exit code {result.exit_code}"
     if result.timed_out:
         ending = f"killed after {seconds:g} s"
-    return f"{shortened(result.output)}\n[{ending}]"
-
-
-def shortened(text: str, limit: int = MAX_RESULT_CHARS) -> str:
-    """The first and the last part of a long text."""
-    if len(text) <= limit:
-        return text
-    half = limit // 2
-    left_out = len(text) - 2 * half
-    return f"{text[:half]}\n[... {left_out} characters left out ...]\n{text[-half:]}"
+    return f"{shortened(result.output, MAX_RESULT_CHARS)}\n[{ending}]"
 
 
 def _is_time(value: object) -> bool:
@@ -153,4 +145,5 @@ class RemoteTools:
         text = result.text
         if not text and result.structured is not None:
             text = json.dumps(result.structured, ensure_ascii=False)
-        return shortened(f"error: {text}" if result.is_error else text)
+        said = f"error: {text}" if result.is_error else text
+        return shortened(said, MAX_RESULT_CHARS)

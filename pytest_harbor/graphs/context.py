@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from pytest_harbor.errors import NotDeployed, StepError
 from pytest_harbor.events import Json
+from pytest_harbor.protocols.excerpts import MAX_LEVELS, is_too_deep
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -179,6 +180,7 @@ class _AtKeys:
 
     def __init__(self, *keys_and_value: Any) -> None:
         *keys, value = keys_and_value
+        _refuse_depth(value, str(keys[0]))
         object.__setattr__(self, "keys", tuple(keys))
         object.__setattr__(self, "value", copy.deepcopy(value))
 
@@ -260,6 +262,9 @@ class Journal:
         """Apply changes of a step, all or none. ``None`` is the engine itself.
 
         Nothing else of the event loop runs in between, so no reader sees a half of it.
+
+        Raises:
+            StepError: a value is nested too deeply to be saved.
         """
         before = len(self._changes)
         try:
@@ -286,7 +291,16 @@ class Journal:
             _apply(change, self.context)
 
 
+def _refuse_depth(value: object, where: str) -> None:
+    """Raises StepError for what JSON cannot hold: agents and judges write some of it."""
+    if is_too_deep(value):
+        raise StepError(f"{where} is nested in more than {MAX_LEVELS} levels")
+
+
 def _apply(change: Change, context: RunContext) -> None:
+    if isinstance(change, Record):
+        for name, value in vars(change).items():
+            _refuse_depth(value, name)
     match change:
         case DeployedEnv():
             context.deployed_envs.append(change)

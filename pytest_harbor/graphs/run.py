@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import anyio
 
@@ -47,12 +47,16 @@ from pytest_harbor.graphs.result import (
 )
 from pytest_harbor.graphs.scheduler import Ending, Node, Retry, run_graph
 from pytest_harbor.graphs.steps.api import RunSettings, StepType
+from pytest_harbor.protocols.excerpts import shortened
 from pytest_harbor.reporter import Reporter
 from pytest_harbor.sandboxes.api import Provider
 from pytest_harbor.sandboxes.choose import LOCAL
 from pytest_harbor.sandboxes.output import Masker
 from pytest_harbor.tasks.steps.step import Step
 from pytest_harbor.tasks.steps.task import StepTask
+
+MAX_ERROR_CHARACTERS: Final = 20_000
+"""Of a step's error, log tail included, in reports and records."""
 
 
 async def run(
@@ -185,7 +189,7 @@ class _TaskRun:
             {
                 "step_id": step.id,
                 "step_type": step.type,
-                "error": str(ending.error),
+                "error": self._masked(str(ending.error)),
                 "error_type": type(ending.error).__name__,
                 "started_at_utc": started.isoformat(timespec="milliseconds"),
                 "duration_seconds": round(ending.seconds, 3),
@@ -225,7 +229,8 @@ class _TaskRun:
         }
 
     def _masked(self, text: str) -> str:
-        return self.opened.parts.masker.text(text)
+        """A text for reports and records: agents and servers wrote some of it."""
+        return shortened(self.opened.parts.masker.text(text), MAX_ERROR_CHARACTERS)
 
     def _warnings(self, step_id: str | None) -> tuple[str, ...]:
         return tuple(text for step, text in self.opened.warnings if step == step_id)

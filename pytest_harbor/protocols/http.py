@@ -20,7 +20,7 @@ import httpx
 from pytest_harbor.errors import ProtocolError, ServerRefused, ServerTimeout
 from pytest_harbor.protocols import connections, json_rpc
 from pytest_harbor.protocols.addresses import origin, proxy_for, shown
-from pytest_harbor.protocols.excerpts import excerpt
+from pytest_harbor.protocols.excerpts import MAX_LEVELS, excerpt, is_too_deep
 
 _MAX_REDIRECTS: Final = 3
 _KEPT_METHOD: Final = (307, 308)
@@ -188,17 +188,24 @@ def json_of(response: httpx.Response) -> Any:
     """The JSON that a response holds.
 
     Raises:
-        ProtocolError: it is not JSON; with the start of it.
+        ProtocolError: it is not JSON, or nested too deeply for records; with its start.
     """
+    url = str(response.request.url)
+    place = f"{response.request.method} {shown(url)}"
     try:
-        return json.loads(response.content)
+        value = json.loads(response.content)
     except (ValueError, RecursionError) as error:
-        url = str(response.request.url)
         raise ProtocolError(
-            f"{response.request.method} {shown(url)} answered no JSON: "
-            f"{excerpt(response.content) or '(nothing)'}",
+            f"{place} answered no JSON: {excerpt(response.content) or '(nothing)'}",
             url=url,
         ) from error
+    if is_too_deep(value):
+        raise ProtocolError(
+            f"{place} answered JSON of more than {MAX_LEVELS} levels: "
+            f"{excerpt(response.content, characters=60)}",
+            url=url,
+        )
+    return value
 
 
 def rpc_result(response: httpx.Response, *, method: str, request_id: object) -> Any:

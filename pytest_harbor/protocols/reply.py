@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
+from pytest_harbor.protocols.excerpts import is_too_deep, shortened
+
 Part: TypeAlias = Mapping[str, Any]
 """``{"kind": "text", "text"}``, ``{"kind": "data", "data"}`` or ``{"kind": "file",
 "file": {"uri" | "bytes" (base64), "mimeType"?, "name"?}}``."""
@@ -22,6 +24,12 @@ TIMEOUT: Final = "timeout"
 _MAX_SCANNED_CHARACTERS: Final = 200_000
 """Of a longer text only the end is searched for a JSON object (a hostile one costs 2 s)."""
 _MAX_FAILED_STARTS: Final = 10_000
+_MAX_TOLD: Final[Mapping[str, int]] = {
+    "error_type": 100,
+    "error_code": 100,
+    "error_message": 10_000,
+}
+"""Characters of what an agent says of its failure: it goes into reports and records."""
 
 
 class State(enum.Enum):
@@ -154,7 +162,8 @@ def _structured(data: Iterable[Mapping[str, Any]], text: str) -> Any | None:
     for fields in data:
         if fields.get("structured_output") is not None:
             return fields["structured_output"]
-    return last_json_object(text)
+    found = last_json_object(text)
+    return None if is_too_deep(found) else found
 
 
 def last_json_object(text: str) -> dict[str, Any] | None:
@@ -198,16 +207,16 @@ def _error(
         return INFRA_ERROR, code, error
     told: dict[str, str] = {}
     for fields in data:
-        for key in ("error_type", "error_code", "error_message"):
+        for key, limit in _MAX_TOLD.items():
             value = fields.get(key)
             if key not in told and value is not None and value != "":
-                told[key] = str(value)
+                told[key] = shortened(str(value), limit)
     kind = told.get("error_type")
     return (
         kind if kind in (AGENT_ERROR, INFRA_ERROR) else AGENT_ERROR,
         told.get("error_code", code),
         told.get("error_message")
         or error
-        or text
+        or shortened(text, _MAX_TOLD["error_message"])
         or f"the task ended as {state.value}, without a word",
     )

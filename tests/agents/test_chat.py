@@ -13,7 +13,6 @@ import pytest
 from model_server import KEY, MODEL, Call, Fault, ModelServer, Run, Say, Scene
 from pytest_harbor.agents.api import AgentTurn, McpServer
 from pytest_harbor.agents.chat import ChatAgent
-from pytest_harbor.agents.chat_tools import shortened
 from pytest_harbor.agents.outcome_policy import parse_policy
 from pytest_harbor.agents.trajectory import read_trajectory
 from pytest_harbor.sandboxes.api import ExecResult
@@ -192,15 +191,6 @@ def test_bad_calls_are_told_to_the_model(run):
         "error: timeout_seconds must be a number above 0",
         "so far\n[killed after 5 s]",
     ]
-
-
-def test_long_output_is_cut_in_the_middle():
-    text = "a" * 10 + "b" * 10 + "c" * 10
-    assert (
-        shortened(text, 20)
-        == f"{'a' * 10}\n[... 10 characters left out ...]\n{'c' * 10}"
-    )
-    assert shortened(text, 30) == text
 
 
 def test_tools_of_mcp_servers(run, turn):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -116,6 +118,23 @@ def test_a_write_that_cannot_be_made_leaves_nothing_of_itself(journal):
     assert journal.context.deployed_envs == []
     journal.undo({"a"})
     assert journal.context.metadata == {"seed": {"a": 1}}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda deep: replace(AGENT, a2a_card=deep),
+        lambda deep: Put("verifications", "v", deep),
+        lambda deep: Append("usersim_turn_outputs", "s", deep),
+    ],
+)
+def test_what_no_file_can_hold_is_refused(journal, change):
+    deep: Any = 1
+    for _ in range(300):
+        deep = [deep]
+    with pytest.raises(StepError, match="nested in more than 100 levels"):
+        journal.write("s", change(deep))
+    assert context_to_plain(journal.context)
 
 
 def test_the_first_default_model_stays(journal):

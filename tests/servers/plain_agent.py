@@ -45,6 +45,7 @@ def card() -> dict:
                 if name not in CONFIG.get("lacks", [])
             ]
         },
+        **CONFIG.get("card", {}),
     }
 
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from pytest_harbor.protocols.excerpts import MAX_LEVELS, is_too_deep
 from pytest_harbor.tasks.steps.criteria import Criterion, RubricFormat
 from pytest_harbor.verification.judges.criteria import aliases, bounds
 
@@ -158,6 +159,8 @@ def correction(problems: Sequence[str]) -> str:
 
 def _rows(answer: str | Mapping[str, Any]) -> Sequence[Any]:
     data = _object(answer) if isinstance(answer, str) else answer
+    if is_too_deep(data):
+        raise _Unreadable(f"it is nested in more than {MAX_LEVELS} levels")
     rows = data.get("results")
     if not isinstance(rows, list):
         raise _Unreadable("there is no list 'results' in it")

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from pytest_harbor.protocols.excerpts import shortened
 from pytest_harbor.tasks.steps.criteria import Criterion, RubricFormat
 from pytest_harbor.verification.judges.criteria import aliases, outcomes_of, scale_of
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 FILES_SHOWN: Final = 8
 """Names that are listed of each folder of loaded files."""
 MAX_INLINE_CHARACTERS: Final = 400_000
-"""About 100,000 tokens: what of a trajectory goes into a prompt as text."""
+"""About 100,000 tokens: what of a trajectory, or of a reply, goes into a prompt as text."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,8 @@ def judge_prompt(
     if evidence.policy:
         sections.append("# Rules of the task's author\n\n" + evidence.policy)
     sections.append("# What the agent was asked\n\n" + _asked(evidence, word))
-    sections.append("# The agent's reply\n\n" + fenced("reply", evidence.reply, word))
+    reply = shortened(evidence.reply, MAX_INLINE_CHARACTERS)
+    sections.append("# The agent's reply\n\n" + fenced("reply", reply, word))
     if evidence.trajectory is not None:
         sections.append("# What the agent did\n\n" + _did(evidence.trajectory, word))
     if evidence.files:
@@ -107,15 +109,6 @@ def fenced(name: str, text: str, word: str) -> str:
     # Something in its place: what is left of a nested one must not come together.
     inside = text.replace(word, "***")
     return f"<<<{name} {word}>>>\n{inside}\n<<<end of {name} {word}>>>"
-
-
-def shortened(text: str, limit: int = MAX_INLINE_CHARACTERS) -> str:
-    """``text``, or its first and last parts with a line that says what is left out."""
-    if len(text) <= limit:
-        return text
-    half = limit // 2
-    left_out = len(text) - 2 * half
-    return f"{text[:half]}\n[... {left_out} characters left out ...]\n{text[-half:]}"
 
 
 _TASK = """\
@@ -165,7 +158,7 @@ def _asked(evidence: Evidence, word: str) -> str:
     if evidence.prompt is not None:
         return fenced("prompt", evidence.prompt, word)
     parts = json.dumps(evidence.prompt_parts, indent=1, ensure_ascii=False)
-    return fenced("prompt", shortened(parts), word)
+    return fenced("prompt", shortened(parts, MAX_INLINE_CHARACTERS), word)
 
 
 def _did(trajectory: TrajectoryText | TrajectoryPlace, word: str) -> str:

@@ -16,7 +16,6 @@ from pytest_harbor.verification.judges.prompt import (
     TrajectoryPlace,
     TrajectoryText,
     judge_prompt,
-    shortened,
 )
 
 CRITERIA = [
@@ -115,16 +114,9 @@ def test_inline_turns_are_marked_and_share_the_room():
     assert len(text) < MAX_INLINE_CHARACTERS
 
 
-@pytest.mark.parametrize(
-    ("text", "limit", "result"),
-    [
-        ("abcdef", 6, "abcdef"),
-        ("abcdef", 4, "ab\n[... 2 characters left out ...]\nef"),
-        ("abcdefg", 5, "ab\n[... 3 characters left out ...]\nfg"),
-    ],
-)
-def test_shortened(text, limit, result):
-    assert shortened(text, limit) == result
+def test_a_reply_cannot_fill_the_judge():
+    text = prompt(Evidence(reply="a" * (MAX_INLINE_CHARACTERS + 7)))
+    assert "[... 7 characters left out ...]" in block(text, "reply")
 
 
 @pytest.mark.parametrize(
