@@ -70,7 +70,7 @@ class Steps:
     steps: list[Step]
     """Those that could be read, in order."""
     unread: list[type[Step] | None]
-    """Models of the others; ``None`` for one whose type is unknown."""
+    """Models of the others, as far as their types can be guessed."""
     ancestors: Sequence[frozenset[str]]
     """Of all steps: the ids of those that have ended before it starts."""
 
@@ -162,7 +162,7 @@ class _Reader:
         self._check_id(index, raw)
         model = self._model(index, raw)
         if model is None:
-            return None, None
+            return None, self._meant(raw.get("type"))
 
         raw = self._modernised(index, raw, model)
         for line in unread_keys(raw, model):
@@ -210,6 +210,11 @@ class _Reader:
                 what = f"unknown step type '{kind}'{hint}"
             self.problem(index, "type", what)
         return model
+
+    def _meant(self, kind: object) -> type[Step] | None:
+        """The model of a type that is misspelt, so that the other steps' names are checked."""
+        near = get_close_matches(kind, self.step_types) if isinstance(kind, str) else []
+        return self.step_types[near[0]] if near else None
 
     def _modernised(
         self, index: int, raw: Mapping[str, Any], model: type[Step]

@@ -926,6 +926,20 @@ FOLLOW_UPS: dict[str, tuple[list[Any], list[str]]] = {
         [env_up(type="deploy"), load(env_id="library", artifact_id="shelves")],
         ["step 1 'up': type: unknown step type 'deploy' (the closest is 'deploy_env')"],
     ),
+    "a misspelt type writes what the type that was meant does": (
+        [
+            env_up(),
+            agent_up(env_ids=["libary"]),
+            ask(type="promt_agent"),
+            grade(prompt_id="replay"),
+        ],
+        [
+            "step 2 'clerk-up': env_ids[0]: no step deploys env 'libary'"
+            " (did you mean 'library'?)",
+            "step 3 'ask': type: unknown step type 'promt_agent' (the closest is"
+            " 'prompt_agent')",
+        ],
+    ),
     "a name that is missing is not looked up": (
         [without(env_up(), "env_id"), agent_up(), ask(), without(grade(), "prompt_id")],
         [
