@@ -161,6 +161,8 @@ async def turn_failure(
 async def _tail(instance: Instance | None, reply: Reply) -> str:
     if instance is None or (reply.text and reply.state is not State.UNREACHABLE):
         return ""
+    if reply.state is State.UNREACHABLE:
+        await _last_look(instance)
     if death := instance.death:
         said = reply.error_message or ""
         return "" if death in said else f"\n{instance.what} {death}"
@@ -169,6 +171,13 @@ async def _tail(instance: Instance | None, reply: Reply) -> str:
     except HarborError:
         return ""
     return f"\nits log ends:\n{tail}" if tail else ""
+
+
+async def _last_look(instance: Instance) -> None:
+    """Wait for word of an instance's death: it comes a moment after the connection broke."""
+    with anyio.move_on_after(_LOOK_SECONDS):
+        while instance.death is None:  # noqa: ASYNC110 - nothing tells of a death
+            await anyio.sleep(_LOOK_SECONDS / 20)
 
 
 def _how(reply: Reply) -> str:

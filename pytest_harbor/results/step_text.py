@@ -21,7 +21,9 @@ def step_text(result: StepRunResult, verdict: Verdict, *, root: Path) -> str:
     blocks = [verdict.message, *_steps(result, verdict), *verifier_rows(result)]
     if verdict.outcome != "passed":
         blocks += _last_reply(result)
-    blocks += [f"warning: {line}" for line in result.warnings]
+    blocks += [
+        f"warning: {line}" for line in result.warnings if line not in verdict.message
+    ]
     blocks += [
         f"warning: {step.id}: {line}" for step in result.steps for line in step.warnings
     ]
