@@ -934,10 +934,14 @@ FOLLOW_UPS: dict[str, tuple[list[Any], list[str]]] = {
             grade(prompt_id="replay"),
         ],
         [
-            "step 2 'clerk-up': env_ids[0]: no step deploys env 'libary'"
-            " (did you mean 'library'?)",
-            "step 3 'ask': type: unknown step type 'promt_agent' (the closest is"
-            " 'prompt_agent')",
+            (
+                "step 2 'clerk-up': env_ids[0]: no step deploys env 'libary'"
+                " (did you mean 'library'?)"
+            ),
+            (
+                "step 3 'ask': type: unknown step type 'promt_agent' (the closest is"
+                " 'prompt_agent')"
+            ),
         ],
     ),
     "a name that is missing is not looked up": (
