@@ -261,6 +261,8 @@ EXTENDS = {
     "services:\n  db:\n    extends:\n      ? file\n      : /etc/x\n": "plainly",
     "x: &f file\nservices: {db: {extends: {*f : /etc/x, service: a}}}\n": "plainly",
     "services: {db: {extends: {file: conf/more.yaml, service: a}}}\n": "/etc/more.yaml",
+    "services: {db: {extends: {file: https://x.org/c.yaml, service: a}}}\n": "x.org",
+    "services: {db: {extends: {file: oci://x.org/c, service: a}}}\n": "oci:",
 }
 
 

@@ -307,12 +307,12 @@ async def test_a_kept_project_is_kept_whole(
         assert len(left()) == 4
         [told] = [line for line in swept.kept if sandbox.id in line]
         assert "docker compose -p pytest-harbor-test-" in told
+    finally:
+        await other.aclose()
         # What a person is told to do removes everything.
         command = sandbox.how_to_enter().partition("services: ")[2].rstrip(")").split()
         await anyio.run_process(command)
-        assert left() == []
-    finally:
-        await other.aclose()
+    assert left() == []
 
 
 async def test_sizes(spec, start, client):

@@ -111,9 +111,10 @@ def _brought_in(path: Path, root: Path, seen: set[Path]) -> Iterator[str]:
     for match in _FILE.finditer(text):
         name = match["value"].strip().strip("\"'")
         other = path.parent / name
-        if not name or set("$*&|>") & set(name) or not is_inside(other, root):
+        is_own = bool(name) and is_inside(other, root) and other.is_file()
+        if not is_own or set("$*&|>") & set(name):
             yield f"{path.name}: extends: {name or 'a file'} is not in {root.name}/"
-        elif other.is_file() and other.resolve() not in seen:
+        elif other.resolve() not in seen:
             yield from _brought_in(other, root, seen)
 
 

@@ -1,9 +1,8 @@
 """The Docker Compose command: found, and asked to read a file or to bring one up.
 
 It is asked for nothing else: what runs, logs, ends and is removed goes through the API. No
-value of an environment is ever an argument or a file on the disk: the variables of a
-Compose file go in as an open file that has no name, the file that is brought up as standard
-input. The command itself runs without the host's environment.
+value of an environment is ever an argument or a file on the disk: variables, and the file
+that is brought up, go in as open files that have no name. The command itself runs without the host's environment.
 """
 
 from __future__ import annotations
@@ -113,7 +112,10 @@ class Compose:
             ComposeFailed: it is not a Compose file, or a variable that must be set is not.
             UnsupportedByProvider: this version of Compose cannot do what is needed.
         """
-        with _nameless(_env_file(file.variables)) as variables:
+        with (
+            _nameless(_env_file(file.variables)) as variables,
+            _nameless(json.dumps(file.base).encode()) as base,
+        ):
             own = file.folder / ".env"
             options = [
                 *self._project(file.project, file.folder),
@@ -126,7 +128,7 @@ class Compose:
             ]
             done = await anyio.run_process(
                 options,
-                input=json.dumps(file.base).encode(),
+                stdin=base,
                 env=self.env,
                 check=False,
                 pass_fds=(variables,),
@@ -157,15 +159,16 @@ class Compose:
             *("--env-file", os.devnull, "-f", "-", "up", "--detach", "--wait"),
             *("--no-build", "--pull", "never", "--quiet-pull"),
         ]
-        done = await anyio.run_process(
-            command,
-            input=json.dumps(model).encode(),
-            stderr=subprocess.STDOUT,
-            env=self.env,
-            check=False,
-            # Ctrl-C on a terminal goes to the whole group: we are the ones to act on it.
-            start_new_session=True,
-        )
+        with _nameless(json.dumps(model).encode()) as content:
+            done = await anyio.run_process(
+                command,
+                stdin=content,
+                stderr=subprocess.STDOUT,
+                env=self.env,
+                check=False,
+                # Ctrl-C on a terminal goes to the whole group: we are to act on it.
+                start_new_session=True,
+            )
         if done.returncode != 0:
             raise ComposeFailed(last_lines(done.stdout.decode(errors="replace")))
 
@@ -219,5 +222,5 @@ def _nameless(content: bytes) -> Iterator[int]:
     descriptor = os.memfd_create("pytest-harbor-compose", os.MFD_CLOEXEC)
     with os.fdopen(descriptor, "wb") as file:
         file.write(content)
-        file.flush()
+        file.seek(0)
         yield file.fileno()
