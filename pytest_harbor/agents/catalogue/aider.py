@@ -38,7 +38,6 @@ python_install "$(python_requirement aider-chat "$AGENT_VERSION")" 10 12
 _HISTORY: Final = "{home}/.aider/harbor.chat.md"
 _STARTED: Final = "# aider chat started at "
 _SAID: Final = "#### "
-_NOTE: Final = ">"
 _TOKENS: Final = re.compile(
     r"Tokens: ([\d.,]+[kM]?) sent(?:, ([\d.,]+[kM]?) cache write)?"
     r"(?:, ([\d.,]+[kM]?) cache hit)?, ([\d.,]+[kM]?) received\."
@@ -63,8 +62,8 @@ def read(run: CommandRun) -> AgentResult:
     steps = Steps()
     lines = _last_chat(run)
     words: list[str] = []
-    for line in [*lines, _NOTE]:
-        if line.startswith((_SAID, _NOTE)):
+    for line in [*lines, _SAID]:
+        if line.startswith(_SAID) or _is_note(line):
             if said := "\n".join(words).strip():
                 steps.agent(text=said)
             words = []
@@ -74,6 +73,11 @@ def read(run: CommandRun) -> AgentResult:
         if found := _TOKENS.search(line):
             steps.current.metrics = _metrics(found)
     return result_of(run, NAME, steps)
+
+
+def _is_note(line: str) -> bool:
+    """Aider's own words; two spaces at the end tell them from a quotation."""
+    return line.startswith("> ") and line.endswith("  ")
 
 
 def _last_chat(run: CommandRun) -> list[str]:

@@ -63,10 +63,12 @@ npm_unpack @google/gemini-cli "$(npm_version @google/gemini-cli "$AGENT_VERSION"
     launcher("gemini", _LAUNCHER),
 )
 
-_CODE: Final = re.compile(r'"code":\s*(\d{3})')
-_MESSAGE: Final = re.compile(r'"message":\s*"((?:[^"\\]|\\.)*)"')
+# As JSON, or as Node prints an object.
+_CODE: Final = re.compile(r"\bcode[\"']?:\s*(\d{3})\b")
+_MESSAGE: Final = re.compile(r"""\bmessage["']?:\s*(["'])((?:(?!\1)[^\\]|\\.)*)\1""")
 _TURN_LIMIT_EXIT: Final = 53
 _AUTH_EXIT: Final = 41
+_BROKEN: Final = re.compile("terminated|fetch failed|ECONN|socket hang up")
 
 
 def write_mcp(servers: Sequence[McpServer]) -> Sequence[PlacedFile]:
@@ -137,16 +139,23 @@ def failure(run: CommandRun) -> AgentError | None:
         return None
     if run.exit_code == _TURN_LIMIT_EXIT:
         return AgentError("it used up its turns", AGENT_TURN_LIMIT)
-    texts = [_result_error(run.output), run.errors[-20_000:]]
-    for text in texts:
-        if codes := _CODE.findall(text):
-            said = _MESSAGE.findall(text)
-            return request_failure(said[-1] if said else text, int(codes[-1]))
-    if run.exit_code == _AUTH_EXIT:
-        return request_failure(run.errors, 401)
-    if re.search("terminated|fetch failed|ECONN|socket hang up", run.errors):
-        return request_failure("the connection to the model broke", 503)
-    return None
+    text = f"{_result_error(run.output)}\n{run.errors[-20_000:]}"
+    status = _status(run.exit_code, text)
+    if status is None:
+        return None
+    said = [message for _, message in _MESSAGE.findall(text)]
+    return request_failure(said[-1] if said else text[-600:], status)
+
+
+def _status(exit_code: int, text: str) -> int | None:
+    """The HTTP status: as it is told, or as the exit code, of which eight bits are left."""
+    if codes := _CODE.findall(text):
+        return int(codes[-1])
+    if 400 <= exit_code + 256 < 512:
+        return exit_code + 256
+    if exit_code == _AUTH_EXIT:
+        return 401
+    return 503 if _BROKEN.search(text) else None
 
 
 def _result_error(output: str) -> str:

@@ -154,15 +154,14 @@ def _metrics(extra: Event) -> Metrics | None:
 
 def failure(run: CommandRun) -> AgentError | None:
     """The exception that ended the run: as exit status of the trajectory, or as a traceback."""
-    info = as_object(_document(run).get("info"))
-    status = as_text(info.get("exit_status"))
-    if status in ("LimitsExceeded", "RepeatedFormatError"):
-        return AgentError(f"it stopped: {status}", AGENT_TURN_LIMIT)
+    document = _document(run)
+    status = as_text(at(document, "info", "exit_status"))
+    if status == "LimitsExceeded":
+        return AgentError("it used up what it may spend", AGENT_TURN_LIMIT)
     if status in _STATUS_OF_ERROR:
-        said = (
-            shown(info.get("exception_str"))
-            or f"the request to the model failed: {status}"
-        )
+        last = as_object((as_list(document.get("messages")) or [None])[-1])
+        told = as_text(last.get("content")) if last.get("role") == "exit" else ""
+        said = told or f"the request to the model failed: {status}"
         return request_failure(said, _STATUS_OF_ERROR[status])
     if run.exit_code in (0, None):
         return None

@@ -6,10 +6,10 @@ import re
 from typing import Final
 
 from pytest_harbor.agents.api import AgentResult
-from pytest_harbor.agents.catalogue.claude_code import StreamReader
-from pytest_harbor.agents.catalogue.events import as_text, at, json_lines
+from pytest_harbor.agents.catalogue.events import Event, as_text, at, json_lines
 from pytest_harbor.agents.catalogue.installing import launcher, node_script
 from pytest_harbor.agents.catalogue.requests import request_failure
+from pytest_harbor.agents.catalogue.stream_json import StreamReader
 from pytest_harbor.agents.command.declaration import AgentDeclaration, CommandRun
 from pytest_harbor.agents.command.mcp import json_writer
 from pytest_harbor.errors import AGENT_TURN_LIMIT, AgentError
@@ -38,9 +38,14 @@ echo '{"general":{"enableAutoUpdate":false}}' >"$AGENT_PREFIX/defaults.json"
 _STATUS: Final = re.compile(r"\b([45]\d\d)\b")
 
 
+def _error_of(end: Event) -> str:
+    return as_text(at(end, "error", "message")) or as_text(end.get("result"))
+
+
 def read(run: CommandRun) -> AgentResult:
     """The trajectory of a run with ``--output-format stream-json``, as Claude Code's."""
-    reader = StreamReader(cached_apart=False).read(json_lines(run.output))
+    reader = StreamReader(cached_apart=False, error_of=_error_of)
+    reader.read(json_lines(run.output))
     return reader.result(run, NAME)
 
 
@@ -51,7 +56,7 @@ def failure(run: CommandRun) -> AgentError | None:
         return AgentError("it used up its turns", AGENT_TURN_LIMIT)
     if end.get("is_error") is not True:
         return None
-    message = as_text(at(end, "error", "message")) or as_text(end.get("result"))
+    message = _error_of(end)
     found = _STATUS.search(message)
     if found is None and re.search("(?i)connection|fetch failed|timed? ?out", message):
         return request_failure(message, 503)

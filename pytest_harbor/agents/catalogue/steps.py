@@ -131,6 +131,11 @@ class Steps:
             )
         )
 
+    def unsay(self, text: str) -> None:
+        """Take away a last answer that is not the model's, but the CLI's own error."""
+        if text and self.drafts and self.drafts[-1].text == text:
+            self.drafts.pop()
+
     def finish(self) -> list[Step]:
         """The steps; drafts in which nothing happened are left out."""
         kept = [
