@@ -22,7 +22,8 @@
     └── SandboxError
         ├── SandboxUnavailable   this kind of sandbox is not there (no daemon, no bwrap)
         ├── SandboxStartFailed   the sandbox or its image could not be brought up; retried unless final
-        │   └── InstallFailed    the agent's software could not be installed; retried
+        │   ├── InstallFailed    the agent's software could not be installed; retried
+        │   └── BuildFailed      an instruction of a Dockerfile failed (local sandbox); final
         ├── SandboxLost          the sandbox died or cannot run commands; retried
         ├── TransferFailed       files could not be copied in or out; retried
         └── UnsupportedByProvider  the provider cannot do what the task asks; refused
@@ -285,6 +286,16 @@ class InstallFailed(SandboxStartFailed):
     """Raised when an agent's install script fails; the text has its last lines."""
 
     kind = AGENT_INSTALL_FAILED
+
+
+class BuildFailed(SandboxStartFailed):
+    """Raised when an instruction of a Dockerfile fails on the local sandbox.
+
+    The text has its line and the end of its output.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, is_final=True)
 
 
 class SandboxLost(SandboxError):

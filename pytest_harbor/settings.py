@@ -55,6 +55,8 @@ class Settings:
     local_mode: LocalMode = "auto"
     egress_image: str = DEFAULT_EGRESS_IMAGE
     """Has ``python3``, for the proxy of Docker sandboxes with an allowlist."""
+    local_images: tuple[tuple[str, str], ...] = ()
+    """What stands in for images on the local sandbox: pattern, and ``host`` or a path."""
     enforce_task_timeouts: bool = True
     default_episode_timeout_seconds: float = DEFAULT_EPISODE_TIMEOUT_SECONDS
     step_setup_timeout_s: float | None = None

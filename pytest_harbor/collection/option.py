@@ -68,6 +68,17 @@ def pairs(value: str) -> dict[str, str]:
     return found
 
 
+def targets(value: str) -> tuple[tuple[str, str], ...]:
+    """As :func:`pairs`, in their order, and none of them empty."""
+    try:
+        found = pairs(value)
+    except ValueError:
+        raise ValueError("pattern = target") from None
+    if not all(found.values()):
+        raise ValueError("pattern = target")
+    return tuple(found.items())
+
+
 def one_of(*allowed: str) -> Parse:
     """One of the words that are allowed."""
 

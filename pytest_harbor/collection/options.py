@@ -21,6 +21,7 @@ from pytest_harbor.collection.option import (
     number,
     one_of,
     switch,
+    targets,
     text,
 )
 from pytest_harbor.collection.step_options import STEP_OPTIONS
@@ -144,6 +145,14 @@ OPTIONS: Final = (
         text,
         "image with python3 for the proxy of docker sandboxes with an allowlist "
         "(default: python:3.13-slim)",
+        ini_only=True,
+    ),
+    Option(
+        "local-images",
+        targets,
+        "what stands in for images on the local sandbox, one 'pattern = target' a line; "
+        "a target is host (this machine's userland), or the folder or tar of a root "
+        "file system",
         ini_only=True,
     ),
     Option(
@@ -310,6 +319,11 @@ def resolve(config: pytest.Config) -> Settings:
             ) from None
         if option.name in {"agents-file", "prompt-template"}:
             value = _absolute(base / value)
+        if option.name == "local-images":
+            value = tuple(
+                (pattern, target if target == "host" else str(_absolute(base / target)))
+                for pattern, target in value
+            )
         values[option.setting] = value
         origins[option.setting] = origin
     values["results"] = results_folder(config)

@@ -85,7 +85,8 @@ class Providers:
         if name == LOCAL:
             from pytest_harbor.sandboxes.local.provider import LocalProvider
 
-            return LocalProvider(mode=self._session.settings.local_mode)
+            settings = self._session.settings
+            return LocalProvider(mode=settings.local_mode, images=settings.local_images)
         if name == DOCKER:
             from pytest_harbor.sandboxes.docker.provider import DockerProvider
 

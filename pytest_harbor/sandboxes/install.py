@@ -99,12 +99,22 @@ def _failed(
 
 
 class Installs:
-    """The installations of one provider, each made once on this machine."""
+    """What one provider makes once on this machine: installations, layers of images.
 
-    def __init__(self) -> None:
+    ``failure`` is raised when ``make`` cannot do it, and for those who waited for it;
+    ``verb`` is what messages say is done (``installing``, ``installs``).
+    """
+
+    def __init__(
+        self,
+        failure: type[SandboxStartFailed] = InstallFailed,
+        verb: tuple[str, str] = ("installing", "installs"),
+    ) -> None:
+        self._failure = failure
+        self._verb = verb
         self._session_began = time.time()
         self._locks: dict[str, anyio.Lock] = {}
-        self._failures: dict[str, list[InstallFailed]] = {}
+        self._failures: dict[str, list[SandboxStartFailed]] = {}
 
     async def once(
         self,
@@ -130,20 +140,22 @@ class Installs:
         async with self._locks.setdefault(key, anyio.Lock()):
             failures = self._failures.setdefault(key, [])
             if len(failures) >= _MAX_FAILURES:
-                raise InstallFailed(str(failures[-1]))
+                raise self._failure(str(failures[-1]))
             if not force and (found := await find()) is not None:
                 return found
             try:
-                async with _machine_wide(key, what, tell) as record:
+                doing, does = self._verb
+                async with _machine_wide(key, f"{does} {what}", tell) as stem:
+                    record = _Record(stem, self._failure)
                     fresh = self._session_began if force else 0.0
                     is_fresh = record.made_at >= fresh
                     if is_fresh and (found := await find()) is not None:
                         return found
                     record.refuse_known(waited_since)
                     if tell is not None:
-                        tell(f"installing {what}")
+                        tell(f"{doing} {what}")
                     return await record.keep(make)
-            except InstallFailed as error:
+            except self._failure as error:
                 failures.append(error)
                 raise
 
@@ -151,7 +163,8 @@ class Installs:
 class _Record:
     """What is known about one installation on this machine, kept beside its lock."""
 
-    def __init__(self, stem: Path) -> None:
+    def __init__(self, stem: Path, failure: type[SandboxStartFailed]) -> None:
+        self._failure = failure
         self._made = stem.with_suffix(".made")
         self._failed = stem.with_suffix(".failed")
 
@@ -162,12 +175,12 @@ class _Record:
     def refuse_known(self, since: float) -> None:
         """Share the failure of whoever had its turn while we waited for ours."""
         if _modified(self._failed) >= since:
-            raise InstallFailed(self._failed.read_text())
+            raise self._failure(self._failed.read_text())
 
     async def keep(self, make: Callable[[], Awaitable[T]]) -> T:
         try:
             made = await make()
-        except InstallFailed as error:
+        except self._failure as error:
             self._failed.write_text(str(error))
             _stamp(self._failed)
             raise
@@ -190,9 +203,7 @@ def _lock_folder() -> Path:
 
 
 @contextlib.asynccontextmanager
-async def _machine_wide(
-    key: str, what: str, tell: Tell | None
-) -> AsyncIterator[_Record]:
+async def _machine_wide(key: str, what: str, tell: Tell | None) -> AsyncIterator[Path]:
     folder = _lock_folder()
     lock = FileLock(folder / f"{key}.lock", thread_local=False)
     has_told = False
@@ -202,11 +213,11 @@ async def _machine_wide(
             break
         except Timeout:
             if tell is not None and not has_told:
-                tell(f"waiting for another process that installs {what}")
+                tell(f"waiting for another process that {what}")
                 has_told = True
             await anyio.sleep(_LOCK_POLL_SECONDS)
     try:
-        yield _Record(folder / key)
+        yield folder / key
     finally:
         lock.release()
 

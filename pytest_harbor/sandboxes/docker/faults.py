@@ -11,6 +11,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from pytest_harbor.sandboxes.outages import tell_of_no_network
+
 _NO_ANSWER = re.compile(
     r"toomanyrequests|rate limit|\b429\b"
     r"|time-?out\b|timed out|deadline exceeded|context canceled"
@@ -46,19 +48,6 @@ _COMMAND_FAILED = re.compile(
     re.IGNORECASE,
 )
 
-_TOOL_HAS_NO_NETWORK = re.compile(
-    r"temporary failure (?:resolving|in name resolution)|could not resolve"
-    r"|name or service not known|bad address|getaddrinfo|EAI_AGAIN|ENOTFOUND|ECONN[A-Z]+"
-    r"|ETIMEDOUT|could not connect to|unable to connect to|failed to establish a new connection"
-    r"|connection (?:timed out|refused|reset|broken|aborted)|read timed out|handshake timeout"
-    r"|network is unreachable|no route to host|max retries exceeded|hash sum mismatch"
-    r"|\b(?:429 +too many|50[0234] +(?:internal|bad|service|gateway))|status code 50[0234]"
-    r"|curl: \((?:5|6|7|18|28|35|52|55|56|92)\)|unexpected disconnect|remote end hung up"
-    r"|no space left on device",
-    re.IGNORECASE,
-)
-"""What apt, pip, npm, git, curl and wget say of a network that fails them."""
-
 
 def is_final_pull(text: str) -> bool:
     """True when a pull fails with ``text`` every time."""
@@ -76,7 +65,7 @@ def is_final_build(failure: str, last_lines: Sequence[str]) -> bool:
     ``failure`` is the builder's own message, ``last_lines`` the end of its log.
     """
     if is_command(failure):
-        return not any(_TOOL_HAS_NO_NETWORK.search(line) for line in last_lines)
+        return not tell_of_no_network(last_lines)
     if _UNREADABLE.search(failure):
         return True
     return not _NO_ANSWER.search(failure)

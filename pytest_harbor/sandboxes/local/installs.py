@@ -2,42 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
-import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Final
-
-import anyio
-import anyio.to_thread
 
 from pytest_harbor.errors import SandboxStartFailed
 from pytest_harbor.sandboxes.api import InstallScript, Tell
 from pytest_harbor.sandboxes.install import Installs
-from pytest_harbor.sandboxes.owner import Owner
-
-STAGING_SUFFIX: Final = ".making"
-OLD_SUFFIX: Final = ".old"
-_OLD_SECONDS: Final = 86_400.0
-_OWNER_FILE: Final = "owner"
-_FILES: Final = "files"
+from pytest_harbor.sandboxes.local.cache import Cache, cache_home
 
 
 class LocalInstalls:
     """A folder per installation, which sandboxes see read-only at its prefix."""
 
     def __init__(self, folder: Path | None = None) -> None:
-        self._given = folder
-        self._installs = Installs()
-
-    @property
-    def _folder(self) -> Path:
-        return self._given or cache_folder()
+        self._cache = Cache(
+            lambda: folder or cache_folder(), Installs(), "installed agents"
+        )
 
     async def ready(
         self,
@@ -54,71 +37,18 @@ class LocalInstalls:
             SandboxStartFailed: the cache cannot be written.
         """
         key = f"local-{install.name}-{install.digest(this_machine())}"
-        final = self._folder / key
-
-        async def find() -> Path | None:
-            return final / _FILES if await anyio.Path(final).is_dir() else None
-
-        async def fill() -> Path:
-            try:
-                staging = self._new_staging(key)
-            except OSError as error:
-                raise SandboxStartFailed(
-                    f"cannot write {self._folder}, where installed agents are kept: "
-                    f"{error.strerror}"
-                ) from error
-            try:
-                await make(staging / _FILES)
-                await anyio.to_thread.run_sync(_put_in_place, staging, final)
-            finally:
-                with anyio.CancelScope(shield=True):
-                    await anyio.to_thread.run_sync(_remove, staging)
-            return final / _FILES
-
-        return await self._installs.once(
-            key, find, fill, what=install.name, tell=tell, force=force
+        return await self._cache.ready(
+            key, make, what=install.name, tell=tell, force=force
         )
-
-    def _new_staging(self, key: str) -> Path:
-        self._folder.mkdir(parents=True, exist_ok=True)
-        staging = Path(
-            tempfile.mkdtemp(prefix=f"{key}.", suffix=STAGING_SUFFIX, dir=self._folder)
-        )
-        (staging / _OWNER_FILE).write_text(str(Owner.current()))
-        (staging / _FILES).mkdir()
-        return staging
 
     def sweep(self) -> int:
-        """Remove what dead owners left half made, and what was replaced a day ago.
-
-        Returns how many folders that were. What is there stays: it is a cache.
-        """
-        removed = 0
-        for staging in self._folder.glob(f"*{STAGING_SUFFIX}"):
-            try:
-                owner = Owner.parse((staging / _OWNER_FILE).read_text())
-            except OSError:
-                continue
-            if owner is not None and owner.is_dead:
-                _remove(staging)
-                removed += 1
-        long_ago = time.time() - _OLD_SECONDS
-        for old in self._folder.glob(f"*{OLD_SUFFIX}"):
-            with contextlib.suppress(OSError):
-                if old.stat().st_ctime < long_ago:
-                    _remove(old)
-                    removed += 1
-        return removed
+        """Remove what dead owners left half made, and what was replaced a day ago."""
+        return self._cache.sweep()
 
 
 def cache_folder() -> Path:
-    """``$XDG_CACHE_HOME/pytest-harbor/agents``; below the temporary folder for want of a home."""
-    cache = os.environ.get("XDG_CACHE_HOME")
-    if not cache:
-        home = Path.home()
-        usable = os.access(home, os.W_OK | os.X_OK)
-        cache = str(home / ".cache") if usable else tempfile.gettempdir()
-    return Path(cache, "pytest-harbor", "agents")
+    """``$XDG_CACHE_HOME/pytest-harbor/agents``."""
+    return cache_home() / "agents"
 
 
 def this_machine() -> str:
@@ -148,17 +78,3 @@ def copy_in(source: Path, target: str) -> None:
     )
     if done.returncode:
         raise SandboxStartFailed(f"cannot copy to {target}: {done.stderr.strip()}")
-
-
-def _put_in_place(staging: Path, final: Path) -> None:
-    """Let the finished folder appear in one step; an older one makes way."""
-    if final.exists():  # sandboxes that run have it mounted: it goes later
-        final.rename(staging.with_suffix(OLD_SUFFIX))
-    done = staging / "done"
-    done.mkdir()
-    (staging / _FILES).rename(done / _FILES)
-    done.rename(final)
-
-
-def _remove(folder: Path) -> None:
-    shutil.rmtree(folder, ignore_errors=True)

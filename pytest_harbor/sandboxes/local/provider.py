@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import itertools
 import os
-import pwd
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -19,6 +18,7 @@ from pytest_harbor.errors import (
     SandboxLost,
     SandboxStartFailed,
     SandboxUnavailable,
+    TransferFailed,
     UnsupportedByProvider,
 )
 from pytest_harbor.sandboxes.api import (
@@ -33,12 +33,38 @@ from pytest_harbor.sandboxes.api import (
     User,
 )
 from pytest_harbor.sandboxes.install import run_install
-from pytest_harbor.sandboxes.local import inplace, installs, probing, shelf, userland
-from pytest_harbor.sandboxes.local.broker import joined, wire
+from pytest_harbor.sandboxes.local import (
+    guards,
+    inplace,
+    installs,
+    probing,
+    shelf,
+    userland,
+)
+from pytest_harbor.sandboxes.local.broker import wire
 from pytest_harbor.sandboxes.local.client import BrokerClient, receive
 from pytest_harbor.sandboxes.local.etc import copy_etc
 from pytest_harbor.sandboxes.local.ground import PLACES, Ground
-from pytest_harbor.sandboxes.local.sandbox import Facts, LocalSandbox, refuse_user
+from pytest_harbor.sandboxes.local.images.images import (
+    Image,
+    LocalImages,
+    Workshop,
+    empty_tar,
+)
+from pytest_harbor.sandboxes.local.refusals import (
+    has_image,
+    image_key,
+    refuse_compose,
+    refuse_unknown_user,
+    refuse_wandering,
+)
+from pytest_harbor.sandboxes.local.sandbox import (
+    OPEN_FOLDERS,
+    Facts,
+    LocalSandbox,
+    refuse_user,
+)
+from pytest_harbor.sandboxes.local.stack import Stack, overlays, part_name
 from pytest_harbor.settings import LocalMode
 
 DEFAULT_WORKDIR = "/app"
@@ -62,8 +88,11 @@ class LocalProvider(Provider):
 
     name: ClassVar[str] = "local"
 
-    def __init__(self, *, mode: LocalMode = "auto") -> None:
+    def __init__(
+        self, *, mode: LocalMode = "auto", images: Sequence[tuple[str, str]] = ()
+    ) -> None:
         self._mode = mode
+        self._images = LocalImages(images)
         self._probing = anyio.Lock()
         self._ready: _Ready | None = None
         self._found: Capabilities | None = None
@@ -122,13 +151,21 @@ class LocalProvider(Provider):
             shelf.remove_folder(previous.folder)
 
     def check(self, spec: EnvironmentSpec, users: Sequence[User | None]) -> None:
-        refuse_containers(spec)
+        refuse_compose(spec)
+        if is_image := has_image(spec):
+            if self._is_in_place:
+                raise UnsupportedByProvider(
+                    f"{image_key(spec)}: the local sandbox runs in-place in this "
+                    "container and builds no images there; "
+                    "use --harbor-sandbox docker"
+                )
+            self._images.check(spec)
         if spec.network == "allowlist":
             raise UnsupportedByProvider(
                 "network_mode = 'allowlist': the local sandbox cannot filter hosts; "
                 "use public or no-network"
             )
-        _refuse_wandering(spec.workdir)
+        refuse_wandering(spec.workdir)
         if self._is_in_place and spec.network == "no-network":
             raise UnsupportedByProvider(
                 "network_mode = 'no-network': the local sandbox runs in-place in this "
@@ -136,7 +173,8 @@ class LocalProvider(Provider):
             )
         for user in (spec.user, *users):
             refuse_user(user, one_uid=os.geteuid() != 0)
-            _refuse_unknown_user(user)
+            if not is_image:  # which has users of its own
+                refuse_unknown_user(user)
 
     async def start(
         self,
@@ -181,12 +219,13 @@ class LocalProvider(Provider):
         tell: Tell | None,
     ) -> Sandbox:
         sandbox: LocalSandbox | None = None
-        # An installation has a time of its own.
+        # A build and an installation have a time of their own each.
+        image = await self._image(spec, tell)
         binds = await self._installed(spec, tell)
         try:
             with anyio.fail_after(spec.start_timeout_seconds):
                 if ground is None:
-                    sandbox = await self._start_namespaces(spec, name, binds)
+                    sandbox = await self._start_namespaces(spec, name, binds, image)
                 else:
                     sandbox = await self._start_in_place(spec, name)
                     for bind in binds:
@@ -210,6 +249,35 @@ class LocalProvider(Provider):
         if isinstance(sandbox, inplace.InPlaceSandbox):
             sandbox.ground = ground
         return sandbox
+
+    async def _image(self, spec: EnvironmentSpec, tell: Tell | None) -> Image | None:
+        """The image that a spec asks for, built if it is not there.
+
+        Raises:
+            BuildFailed: an instruction of its Dockerfile failed.
+            UnsupportedByProvider: as :meth:`check`.
+        """
+        if not has_image(spec):
+            return None
+        ready = self._ready
+        assert ready is not None
+        assert ready.land is not None
+        inside = EnvironmentSpec(
+            build_context=spec.build_context, files=spec.files, workdir="/"
+        )
+
+        async def start(stack: Stack, name: str) -> LocalSandbox:
+            return await self._start_namespaces(inside, name, stack=stack)
+
+        skeleton = guards.skeleton(ready.folder)
+        arguments = self._arguments(ready.land, inside, ())
+        workshop = Workshop(
+            skeleton,
+            ready.land.path,
+            tuple(part_name(place) for place in overlays(arguments(Stack(skeleton)))),
+            start,
+        )
+        return await self._images.ready(spec, workshop, tell)
 
     async def _installed(
         self, spec: EnvironmentSpec, tell: Tell | None
@@ -280,17 +348,52 @@ class LocalProvider(Provider):
         self._remember(sandbox)
         return sandbox
 
+    def _arguments(
+        self,
+        land: userland.Userland,
+        spec: EnvironmentSpec,
+        binds: Sequence[userland.Bind],
+    ) -> Callable[[Stack | None], list[str]]:
+        """Bubblewrap's command line for a spec, as a function of its image's files."""
+        folders = (spec.files, spec.build_context)
+        kept_away = [Path.cwd(), *(one.parent for one in folders if one is not None)]
+        hidden = userland.hidden_folders(kept_away, userland.SHARED_FOLDERS)
+        land = replace(land, hidden=hidden, read_only=spec.read_only_folders)
+        mounts = userland.host_mounts()
+
+        def arguments(stack: Stack | None) -> list[str]:
+            return userland.bwrap_arguments(
+                land,
+                own_network=spec.network == "no-network",
+                workdir=spec.workdir or DEFAULT_WORKDIR,
+                mounts=mounts,
+                room_bytes=userland.room_bytes(spec.limits.storage_mib),
+                binds=binds,
+                stack=stack,
+            )
+
+        return arguments
+
     async def _start_namespaces(
-        self, spec: EnvironmentSpec, name: str, binds: Sequence[userland.Bind] = ()
+        self,
+        spec: EnvironmentSpec,
+        name: str,
+        binds: Sequence[userland.Bind] = (),
+        image: Image | None = None,
+        stack: Stack | None = None,
     ) -> LocalSandbox:
+        """Start one; ``stack`` is given for the build of an image."""
         ready = self._ready
         assert ready is not None
-        assert ready.land is not None
-        kept_away = [Path.cwd(), *([spec.files.parent] if spec.files else [])]
-        hidden = userland.hidden_folders(kept_away, userland.SHARED_FOLDERS)
-        land = replace(ready.land, hidden=hidden, read_only=spec.read_only_folders)
+        land = ready.land
+        assert land is not None
         own_network = spec.network == "no-network"
-        workdir = spec.workdir or DEFAULT_WORKDIR
+        arguments = self._arguments(land, spec, binds)
+        if image is not None:
+            skeleton = guards.skeleton(ready.folder)
+            stack = Stack(skeleton, image.base, image.layers)
+        if stack is not None:
+            stack = guards.guarded(arguments, stack, ready.folder, land.etc)
         identity = _identity(name)
         request = {
             "op": "start",
@@ -298,28 +401,27 @@ class LocalProvider(Provider):
             "namespaces": userland.namespaces(
                 rootless=land.rootless, own_network=own_network
             ),
-            "argv": userland.bwrap_arguments(
-                land,
-                own_network=own_network,
-                workdir=workdir,
-                mounts=userland.host_mounts(),
-                room_bytes=userland.room_bytes(spec.limits.storage_mib),
-                binds=binds,
-            ),
+            "argv": arguments(stack),
         }
         channel = ready.broker.request(request)
         reply = await _await_start(ready.broker, channel, name)
+        said = image or Image(None, workdir=DEFAULT_WORKDIR)
         facts = Facts(
             id=identity,
-            workdir=workdir,
-            env={"PATH": land.path, **spec.env},
+            workdir=spec.workdir or said.workdir,
+            env={"PATH": land.path, **said.env, **spec.env},
             tools=frozenset(reply["tools"]),
             enter=_how_to_enter(reply["pid"], land.rootless, own_network),
             own_network=own_network,
             one_uid=land.rootless,
+            start_command=said.start_command,
+            warnings=said.notes,
         )
-        sandbox = LocalSandbox(ready.broker, channel, facts, spec.user)
+        user = said.user if spec.user is None else spec.user
+        sandbox = LocalSandbox(ready.broker, channel, facts, user)
         self._remember(sandbox)
+        if image is not None:
+            await _make_places(sandbox)
         return sandbox
 
     def _remember(self, sandbox: LocalSandbox) -> None:
@@ -332,6 +434,7 @@ class LocalProvider(Provider):
             ("process of a killed broker", shelf.sweep_processes),
             ("temporary folder", shelf.sweep_folders),
             ("half-made installation", self._installs.sweep),
+            ("half-built image", self._images.sweep),
             ("place that was used in-place", Ground().sweep),
         ):
             removed += [what] * await anyio.to_thread.run_sync(sweep)
@@ -348,23 +451,17 @@ class LocalProvider(Provider):
                 await anyio.to_thread.run_sync(shelf.remove_folder, ready.folder)
 
 
-def refuse_containers(spec: EnvironmentSpec) -> None:
-    """Raises UnsupportedByProvider for a spec that needs an image or services (X36)."""
-    if spec.compose_file is not None:
-        raise UnsupportedByProvider(
-            "environment/docker-compose.yaml: the local sandbox cannot run Compose "
-            "services; use --harbor-sandbox docker"
-        )
-    wanted = {
-        "docker_image": spec.image,
-        "environment/Dockerfile": spec.build_context,
-    }
-    for key, value in wanted.items():
-        if value is not None:
-            raise UnsupportedByProvider(
-                f"{key}: the local sandbox does not build or pull images; "
-                "use --harbor-sandbox docker"
-            )
+async def _make_places(sandbox: LocalSandbox) -> None:
+    """The folders of a task, made from inside: an image's links end there."""
+    try:
+        with empty_tar() as nothing:
+            folders = [sandbox.workdir]
+            await sandbox.put(nothing, folders=folders, empty=OPEN_FOLDERS)
+    except BaseException as error:
+        await sandbox.stop()
+        if isinstance(error, TransferFailed):
+            raise SandboxStartFailed(str(error), is_final=True) from error
+        raise
 
 
 def _make_userland(bwrap: probing.Bwrap, folder: Path) -> userland.Userland:
@@ -402,17 +499,6 @@ def _identity(name: str) -> str:
     return f"{name}-{os.getpid()}-{next(_numbers)}"
 
 
-def _refuse_wandering(workdir: str | None) -> None:
-    # What it leads to depends on what is there by then, links included.
-    if workdir is not None and (
-        not workdir.startswith("/") or ".." in workdir.split("/")
-    ):
-        raise UnsupportedByProvider(
-            f"workdir = {workdir!r}: the local sandbox needs an absolute path without "
-            "'..'; write where it leads to"
-        )
-
-
 def _normal(path: str) -> str:
     """An absolute path without what says nothing: ``//app/./`` is ``/app``."""
     return "/" + "/".join(part for part in path.split("/") if part not in ("", "."))
@@ -420,25 +506,6 @@ def _normal(path: str) -> str:
 
 def _is_below(path: str, places: Sequence[str]) -> bool:
     return any(path == place or path.startswith(f"{place}/") for place in places)
-
-
-def _refuse_unknown_user(user: User | None) -> None:
-    if user is None:
-        return
-    if isinstance(user, int) or user.isdecimal():
-        if joined.parse_id(str(user)) is None:
-            raise UnsupportedByProvider(
-                f"user = {user!r}: no such user; uids are 0 to {joined.LAST_ID}"
-            )
-        return
-    try:
-        pwd.getpwnam(user)
-    except KeyError:
-        raise UnsupportedByProvider(
-            f"user = {user!r}: the local sandbox has the users of this machine's "
-            "/etc/passwd, and there is none of that name; "
-            "add it here, or use --harbor-sandbox docker"
-        ) from None
 
 
 def _how_to_enter(pid: int, rootless: bool, own_network: bool) -> str:

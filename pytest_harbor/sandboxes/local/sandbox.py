@@ -47,6 +47,8 @@ class Facts:
     enter: str
     one_uid: bool
     own_network: bool = False
+    start_command: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 class LocalProcess(Process):
@@ -118,6 +120,7 @@ class LocalSandbox(Sandbox):
         self.id = facts.id
         self.workdir = facts.workdir
         self.default_user = default_user
+        self.warnings = facts.warnings
 
     async def exec(
         self,
@@ -233,19 +236,33 @@ class LocalSandbox(Sandbox):
         self, uploads: Sequence[Upload], *, empty: Sequence[str] = ()
     ) -> None:
         archive = await anyio.to_thread.run_sync(transfer.pack, list(uploads))
+        folders = [
+            upload.target
+            for upload in uploads
+            if isinstance(upload.source, Path) and upload.source.is_dir()
+        ]
         with archive:
-            message = {
-                "op": "put",
-                "folders": [
-                    upload.target
-                    for upload in uploads
-                    if isinstance(upload.source, Path) and upload.source.is_dir()
-                ],
-                "empty": [
-                    (path, 0o777 if path in OPEN_FOLDERS else 0o755) for path in empty
-                ],
-            }
-            reply = await self._ask(message, [archive.fileno()])
+            await self.put(archive, folders=folders, empty=empty)
+
+    async def put(
+        self,
+        archive: IO[bytes],
+        *,
+        folders: Sequence[str] = (),
+        empty: Sequence[str] = (),
+    ) -> None:
+        """Empty folders, make ``folders``, unpack a tar of our own over ``/``.
+
+        Owners and modes are its members'. Raises as :meth:`upload`.
+        """
+        message = {
+            "op": "put",
+            "folders": list(folders),
+            "empty": [
+                (path, 0o777 if path in OPEN_FOLDERS else 0o755) for path in empty
+            ],
+        }
+        reply = await self._ask(message, [archive.fileno()])
         if "error" in reply:
             raise TransferFailed(
                 f"cannot copy into sandbox {self.id}: {reply['error']}",
@@ -306,6 +323,9 @@ class LocalSandbox(Sandbox):
                 f"network_mode = 'no-network': local sandbox {self.id} {otherwise}"
             )
         return "127.0.0.1"
+
+    async def start_command(self) -> tuple[str, ...]:
+        return self._facts.start_command
 
     async def initial_tools(self) -> frozenset[str]:
         return self._facts.tools

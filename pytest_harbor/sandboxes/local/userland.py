@@ -14,6 +14,7 @@ from typing import Final
 from pytest_harbor.sandboxes.api import VERIFIER_TOOLS
 from pytest_harbor.sandboxes.local.broker import kernel
 from pytest_harbor.sandboxes.local.broker.main import HOLDER, READY
+from pytest_harbor.sandboxes.local.stack import Stack
 
 SHARED_FOLDERS: Final = (
     "/usr",
@@ -30,7 +31,7 @@ SHARED_FOLDERS: Final = (
 SYSTEM_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 _ROOM_MIB: Final = 8192
-_FRESH_FOLDERS: Final = (
+FRESH_FOLDERS: Final = (
     ("/home", "0755"),
     ("/root", "0711"),  # passable: an interpreter's prefix may lie below
     ("/run", "0755"),
@@ -50,6 +51,7 @@ _FRESH_FOLDERS: Final = (
     ("/logs/verifier", "0777"),
     ("/logs/artifacts", "0777"),
 )
+FRESH_LINKS: Final = (("/var/run", "/run"), ("/var/lock", "/run/lock"))
 # uid 0 passes the file modes of /proc/sys, and bubblewrap only covers what access(2)
 # says is writable; a read-only mount is what keeps the host's kernel settings safe.
 _READ_ONLY_PROC: Final = ("sys", "sysrq-trigger", "irq", "bus", "fs")
@@ -66,6 +68,12 @@ _FIND_TOOLS: Final = (
     f'echo "{READY}$found" && '
 )
 _IGNORE_CHILDREN: Final = ("env", "--ignore-signal=CHLD")
+# A root file system of its own brings an env of its own.
+_OTHER_HOLDER: Final = (
+    f"{_FIND_TOOLS}if {' '.join(_IGNORE_CHILDREN)} true >/dev/null 2>&1; "
+    f"then exec {' '.join(_IGNORE_CHILDREN)} {HOLDER} infinity >/dev/null 2>&1; fi; "
+    f"exec {HOLDER} infinity >/dev/null 2>&1"
+)
 
 
 @dataclass(frozen=True)
@@ -124,11 +132,12 @@ def bwrap_arguments(
     mounts: Collection[str],
     room_bytes: int = 0,
     binds: Sequence[Bind] = (),
+    stack: Stack | None = None,
 ) -> list[str]:
     """The command line that starts a sandbox.
 
     ``mounts`` are the host's mount points; ``room_bytes`` is what the sandbox's own
-    folders may hold, 0 for as much as the kernel allows.
+    folders may hold, 0 for as much as the kernel allows. ``stack`` is an image's files.
     """
     arguments = [userland.bwrap, "--die-with-parent", "--new-session", "--as-pid-1"]
     arguments += ["--unshare-pid", "--unshare-ipc", "--unshare-uts"]
@@ -145,26 +154,17 @@ def bwrap_arguments(
         SYSTEM_PATH,
     ]
     arguments += ["--cap-drop", "ALL", "--cap-add", _UNTRACEABLE]
-    arguments += ["--size", str(room_bytes)] if room_bytes else []
-    arguments += ["--tmpfs", "/"]
-    for folder in SHARED_FOLDERS:
-        arguments += _shared(folder, mounts, userland.skeleton)
-    arguments += ["--overlay-src", str(userland.etc), "--tmp-overlay", "/etc"]
-    for folder, mode in _FRESH_FOLDERS:
-        arguments += ["--perms", mode, "--dir", folder]
-    arguments += [
-        "--symlink",
-        "/run",
-        "/var/run",
-        "--symlink",
-        "/run/lock",
-        "/var/lock",
-    ]
-    if userland.prefix:
-        arguments += _folders(str(userland.prefix.parent))
-        arguments += ["--ro-bind", str(userland.prefix), str(userland.prefix)]
-    for hidden in userland.hidden:
-        arguments += ["--tmpfs", str(hidden)]
+    if stack is None:
+        arguments += ["--size", str(room_bytes)] if room_bytes else []
+        arguments += _fresh_tree(userland, mounts)
+    else:
+        arguments += _image_tree(userland, mounts, stack)
+    if stack is None or stack.base is None:
+        if userland.prefix:
+            arguments += _folders(str(userland.prefix.parent))
+            arguments += ["--ro-bind", str(userland.prefix), str(userland.prefix)]
+        for hidden in userland.hidden:
+            arguments += ["--tmpfs", str(hidden)]
     for shown in userland.read_only:
         arguments += _folders(str(shown.parent))
         arguments += ["--ro-bind", str(shown), str(shown)]
@@ -173,14 +173,43 @@ def bwrap_arguments(
         how = "--bind" if bind.is_writable else "--ro-bind"
         arguments += [how, str(bind.source), bind.target]
     arguments += ["--proc", "/proc", "--dev", "/dev"]
+    arguments += _closed_proc()
+    if stack is None:  # bubblewrap would follow the links of an image out of it
+        arguments += _folders(workdir)
+    holder = _holder(userland) if stack is None or stack.base is None else _OTHER_HOLDER
+    arguments += ["--chdir", "/", "--", "/bin/sh", "-c", holder]
+    return arguments
+
+
+def _closed_proc() -> Iterator[str]:
     for name in _READ_ONLY_PROC:
-        arguments += ["--ro-bind-try", f"/proc/{name}", f"/proc/{name}"]
+        yield from ("--ro-bind-try", f"/proc/{name}", f"/proc/{name}")
     for name in _MASKED_PROC:
         if Path("/proc", name).exists():
-            arguments += ["--ro-bind", "/dev/null", f"/proc/{name}"]
-    arguments += _folders(workdir)
-    arguments += ["--chdir", "/", "--", "/bin/sh", "-c", _holder(userland)]
-    return arguments
+            yield from ("--ro-bind", "/dev/null", f"/proc/{name}")
+
+
+def _fresh_tree(userland: Userland, mounts: Collection[str]) -> Iterator[str]:
+    yield from ("--tmpfs", "/")
+    for folder in SHARED_FOLDERS:
+        yield from _shared(folder, mounts, userland.skeleton, None)
+    yield from ("--overlay-src", str(userland.etc), "--tmp-overlay", "/etc")
+    for folder, mode in FRESH_FOLDERS:
+        yield from ("--perms", mode, "--dir", folder)
+    for link, target in FRESH_LINKS:
+        yield from ("--symlink", target, link)
+
+
+def _image_tree(
+    userland: Userland, mounts: Collection[str], stack: Stack
+) -> Iterator[str]:
+    yield from stack.overlay(
+        "/", [stack.skeleton, *([stack.base] if stack.base else [])]
+    )
+    if stack.base is None:
+        for folder in SHARED_FOLDERS:
+            yield from _shared(folder, mounts, userland.skeleton, stack)
+        yield from stack.overlay("/etc", [userland.etc])
 
 
 def room_bytes(storage_mib: int | None) -> int:
@@ -196,7 +225,7 @@ def room_bytes(storage_mib: int | None) -> int:
 
 def _folders(path: str) -> Iterator[str]:
     """A folder and those above it, which bubblewrap alone would make for root only."""
-    given = {folder for folder, _ in _FRESH_FOLDERS}
+    given = {folder for folder, _ in FRESH_FOLDERS}
     for folder in (*reversed(PurePosixPath(path).parents), PurePosixPath(path)):
         if str(folder) not in ("/", *given):
             yield from ("--perms", "0755", "--dir", str(folder))
@@ -216,7 +245,10 @@ def env_ignores_signals() -> bool:
 
 
 def _shared(
-    folder: str, mounts: Collection[str], skeleton: Path | None
+    folder: str,
+    mounts: Collection[str],
+    skeleton: Path | None,
+    stack: Stack | None,
 ) -> Iterator[str]:
     """Copy-on-write view of a folder.
 
@@ -227,6 +259,8 @@ def _shared(
         mode = os.lstat(folder).st_mode
     except OSError:
         return
+    if stat.S_ISLNK(mode) and stack is not None and folder in SHARED_FOLDERS:
+        return  # one of the guard's
     if stat.S_ISLNK(mode):
         yield from ("--symlink", str(Path(folder).readlink()), folder)
     elif not stat.S_ISDIR(mode):
@@ -236,12 +270,17 @@ def _shared(
     elif any(mount.startswith(f"{folder}/") for mount in mounts):
         yield from ("--dir", folder)
         for name in sorted(entry.name for entry in Path(folder).iterdir()):
-            yield from _shared(f"{folder}/{name}", mounts, skeleton)
+            yield from _shared(f"{folder}/{name}", mounts, skeleton, stack)
     else:
         # bubblewrap stacks the sources: the last one lies on top.
-        yield from ("--overlay-src", folder)
+        sources = [Path(folder)]
         if skeleton is not None and Path(f"{skeleton}{folder}").is_dir():
-            yield from ("--overlay-src", f"{skeleton}{folder}")
+            sources.append(Path(f"{skeleton}{folder}"))
+        if stack is not None:
+            yield from stack.overlay(folder, sources)
+            return
+        for source in sources:
+            yield from ("--overlay-src", str(source))
         yield from ("--tmp-overlay", folder)
 
 

@@ -59,6 +59,7 @@ def _unpack(archive: int, member: tarfile.TarInfo, path: str) -> None:
     if member.isdir():
         if not os.path.isdir(path):
             os.mkdir(path, member.mode)
+            _give(member, path)
             os.chmod(path, member.mode)  # whatever the umask
         return
     # Made beside its place and moved there: whoever puts something in the place at the
@@ -67,6 +68,7 @@ def _unpack(archive: int, member: tarfile.TarInfo, path: str) -> None:
     try:
         if member.issym():
             os.symlink(member.linkname, made)
+            _give(member, made)
         else:
             _write(archive, member, made)
         os.rename(made, path)
@@ -81,9 +83,16 @@ def _write(archive: int, member: tarfile.TarInfo, path: str) -> None:
     target = os.open(path, flags, 0o600)
     try:
         _copy(archive, member.offset_data, target, member.size)
+        if member.uid or member.gid:
+            os.fchown(target, member.uid, member.gid)
         os.fchmod(target, member.mode)
     finally:
         os.close(target)
+
+
+def _give(member: tarfile.TarInfo, path: str) -> None:
+    if member.uid or member.gid:
+        os.chown(path, member.uid, member.gid, follow_symlinks=False)
 
 
 def _make_folders(path: str) -> None:

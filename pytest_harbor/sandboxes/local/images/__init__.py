@@ -1,0 +1,1 @@
+"""Images of the local sandbox: Dockerfiles built without a daemon."""
