@@ -25,7 +25,10 @@ LAND = userland.Userland("/bwrap", Path("/copy/etc"), None, False, None)
     ("spec", "text"),
     [
         (EnvironmentSpec(image="busybox"), "docker_image.*--harbor-sandbox docker"),
-        (EnvironmentSpec(build_context=Path("/x")), "Dockerfile.*does not build"),
+        (
+            EnvironmentSpec(build_context=Path("/x")),
+            "Dockerfile.*does not build.*harbor_local_images",
+        ),
         (
             EnvironmentSpec(image="busybox", compose_file=Path("/x")),
             "docker-compose.yaml: .*cannot run Compose services.*--harbor-sandbox docker",
