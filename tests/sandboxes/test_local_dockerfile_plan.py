@@ -19,6 +19,7 @@ from pytest_harbor.sandboxes.local.images.recipe import Copy, MakeFolder, Run, r
 from pytest_harbor.sandboxes.local.images.words import WordError, expand
 from pytest_harbor.sandboxes.local.stack import places
 
+ROOT = Owner()
 VALUES = {"A": "one", "EMPTY": "", "B": "two words"}
 
 
@@ -111,10 +112,8 @@ def test_the_state_of_a_whole_file():
     assert (first.user, first.workdir) == (None, "/srv/app")
     assert second.argv == ("/bin/bash", "-ec", "id")
     assert (second.user, third.argv) == ("1000", ("/bin/true", "$A"))
-    assert recipe.notes == (
-        "environment/Dockerfile: the local sandbox ignores EXPOSE (line 17), "
-        "VOLUME (line 18)",
-    )
+    [note] = recipe.notes
+    assert note.endswith("ignores EXPOSE (line 17), VOLUME (line 18)")
 
 
 def test_layers_end_with_each_run():
@@ -198,7 +197,7 @@ def test_refused_by_name_and_line(text, line, what):
 
 @pytest.mark.parametrize("text", ["", "ARG A=1\n", "FROM x\nENV A\n"])
 def test_what_is_no_dockerfile(text):
-    with pytest.raises(UnsupportedByProvider, match="^environment/Dockerfile"):
+    with pytest.raises(UnsupportedByProvider, match=r"^environment/Dockerfile"):
         plan(text)
 
 
@@ -247,7 +246,7 @@ def test_agents_are_not_installed_for_another_root_file_system():
     LocalImages([("x", "host")]).check(spec)
 
 
-def copied(tmp_path, instruction, *, is_folder=False, owner=Owner()):
+def copied(tmp_path, instruction, *, is_folder=False, owner=ROOT):
     """Names and kinds of what an instruction copies, and the members themselves."""
     recipe = plan(f"FROM x\nWORKDIR /w\n{instruction}\n")
     [copy] = [one for one in recipe.steps if isinstance(one, Copy)]
