@@ -271,7 +271,8 @@ class _Build:
     async def _do(self, sandbox: LocalSandbox, step: Step, log: Path) -> None:
         try:
             if isinstance(step, MakeFolder):
-                await sandbox.put(empty_tar(), folders=[step.path])
+                with empty_tar() as nothing:
+                    await sandbox.put(nothing, folders=[step.path])
             elif isinstance(step, Copy):
                 await self._copy(sandbox, step)
             else:
