@@ -125,7 +125,7 @@ async def test_services_by_name_and_nothing_left(spec, start, provider, left):
     assert left() == []
 
 
-async def test_an_agents_software_is_in_main(spec, provider, mark):
+async def test_an_agents_software_is_in_main(spec, provider, mark, client):
     script = (
         'mkdir -p "$AGENT_PREFIX/bin"; echo "echo installed" > "$AGENT_PREFIX/bin/tool"'
     )
@@ -138,6 +138,10 @@ async def test_an_agents_software_is_in_main(spec, provider, mark):
     redis = sandbox.services["redis"]
     assert not (await redis.exec(["test", "-e", install.prefix])).ok
     assert "starting services: main, redis" in told
+    await sandbox.stop()
+    await provider.aclose()
+    for image in client.images.list("pytest-harbor/agent-compose-tool"):
+        client.images.remove(image.id, force=True)
 
 
 async def test_main_is_a_sandbox_like_any_other(spec, start, tmp_path):
