@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 OPENAI_URL: Final = "https://api.openai.com/v1"
 _PROTOCOL_PREFIX: Final = "openai/"
 NO_KEY: Final = "none"
+_EXTRA: Final = "judge"
+_WHAT: Final = "asking a model by chat completions"
 _SCHEMA_REFUSED: Final = (400, 415, 422, 501)
 """How endpoints answer a ``response_format`` that they do not know."""
 
@@ -109,6 +113,13 @@ def find_endpoint(
     return Endpoint(url, api_key or NO_KEY, whole_names)
 
 
+def check_installed() -> None:
+    """Find the SDK without importing it. Raises MissingExtra."""
+    with needs(_EXTRA, _WHAT):
+        if importlib.util.find_spec("openai") is None:
+            raise ModuleNotFoundError(name="openai")
+
+
 async def complete(
     model: str,
     messages: Sequence[Mapping[str, Any]],
@@ -138,7 +149,7 @@ async def complete(
         ValueError: the endpoint is no http or https URL.
         MissingExtra: the ``openai`` SDK is not installed.
     """
-    with needs("judge", "asking a model by chat completions"):
+    with needs(_EXTRA, _WHAT):
         import openai
     endpoint = find_endpoint(api_base, api_key, os.environ)
     request: dict[str, Any] = {
@@ -237,14 +248,7 @@ def _read(answer: Any, *, schema_used: bool) -> Completion:
     details = usage.get("prompt_tokens_details") or {}
     return Completion(
         text=_text(message.get("content")),
-        tool_calls=tuple(
-            ToolCall(
-                id=str(call.get("id") or ""),
-                name=call["function"]["name"],
-                arguments=call["function"].get("arguments") or "{}",
-            )
-            for call in message.get("tool_calls") or ()
-        ),
+        tool_calls=tuple(_tool_call(call) for call in message.get("tool_calls") or ()),
         finish_reason=choice.get("finish_reason"),
         usage=Usage(
             input_tokens=_count(usage.get("prompt_tokens")),
@@ -257,15 +261,32 @@ def _read(answer: Any, *, schema_used: bool) -> Completion:
     )
 
 
+def _tool_call(call: Mapping[str, Any]) -> ToolCall:
+    """Some endpoints give a call no ID, which its result must refer to."""
+    arguments = call["function"].get("arguments") or "{}"
+    if not isinstance(arguments, str):
+        arguments = json.dumps(arguments)
+    return ToolCall(
+        id=str(call.get("id") or f"call_{uuid.uuid4().hex[:24]}"),
+        name=_sendable(str(call["function"]["name"])),
+        arguments=_sendable(arguments),
+    )
+
+
 def _text(content: object) -> str:
     """Some endpoints give a list of blocks where OpenAI gives a text."""
     if isinstance(content, list):
-        return "".join(
+        content = "".join(
             block["text"]
             for block in content
             if isinstance(block, dict) and isinstance(block.get("text"), str)
         )
-    return content if isinstance(content, str) else ""
+    return _sendable(content) if isinstance(content, str) else ""
+
+
+def _sendable(text: str) -> str:
+    """JSON can hold halves of characters (lone surrogates), and UTF-8 cannot."""
+    return text.encode(errors="replace").decode()
 
 
 def _count(value: object) -> int | None:
