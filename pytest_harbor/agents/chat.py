@@ -7,7 +7,6 @@ network can be worked on. Any endpoint that speaks OpenAI's chat completions wil
 
 from __future__ import annotations
 
-import json
 import posixpath
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -18,7 +17,12 @@ import anyio
 
 from pytest_harbor.agents.api import AgentNeeds, AgentResult, AgentTurn
 from pytest_harbor.agents.chat_record import ChatRecord
-from pytest_harbor.agents.chat_tools import SHELL_TOOL, RemoteTools, run_shell
+from pytest_harbor.agents.chat_tools import (
+    SHELL_TOOL,
+    RemoteTools,
+    arguments_of,
+    run_shell,
+)
 from pytest_harbor.errors import (
     AGENT_AUTH_ERROR,
     AGENT_CONFIG_ERROR,
@@ -55,8 +59,12 @@ You work on a task in a Linux sandbox. Use the `shell` tool to look around and t
 work; each call runs a command of its own, in {workdir}. Nobody can answer questions. \
 When the task is done, answer with a short text and call no tool."""
 
+NO_RESULT: Final = "error: it was interrupted; what it did until then is done"
+
 _PASSING: Final = frozenset({408, 409, 429, 500, 502, 503, 504, 529})
 """Answers that may be others a moment later."""
+_TOO_LONG: Final = "context_length_exceeded"
+"""What OpenAI and those that speak like it call a conversation that is too long."""
 
 
 @dataclass
@@ -84,6 +92,13 @@ class _Loop:
     record: ChatRecord
     remote: RemoteTools
     tools: Sequence[Mapping[str, Any]]
+
+    def tell(self, call: ToolCall, result: str) -> None:
+        """Answer a tool call of the model."""
+        self.record.result(call, result)
+        self.session.messages.append(
+            {"role": "tool", "tool_call_id": call.id, "content": result}
+        )
 
 
 class ChatAgent:
@@ -127,6 +142,10 @@ class ChatAgent:
             what = "agent 'chat' needs a model: give --harbor-model NAME"
             problems.append(Problem("", what))
         try:
+            chat_completions.check_installed()
+        except MissingExtra as error:
+            problems.append(Problem("", f"agent 'chat': {error}"))
+        try:
             self._endpoint = find_endpoint(self._api_base, None, environ)
         except ValueError as error:
             problems.append(Problem("", f"agent 'chat': {error}"))
@@ -165,11 +184,13 @@ class ChatAgent:
                 failure = AgentError(str(limit), limit.kind)
             except AgentError as error:
                 failure = error
+            finally:
+                # Also when the sandbox died or the run was cancelled.
+                record.write(turn.logs)
         if scope.cancelled_caught:
             failure = AgentError(
                 f"chat ran out of its {turn.budget_seconds:g} s", AGENT_TIMEOUT
             )
-        record.write(turn.logs)
         return AgentResult(
             text=text,
             trajectory=record.trajectory(),
@@ -190,26 +211,27 @@ class ChatAgent:
 
     async def _loop(self, loop: _Loop) -> str:
         for _ in range(self._max_turns):
+            self._check_tokens(loop.session)
             answer = await self._ask(loop)
+            loop.session.tokens += answer.usage.input_tokens or 0
+            loop.session.tokens += answer.usage.output_tokens or 0
             loop.record.answer(answer)
             loop.session.messages.append(_as_message(answer))
-            if not answer.tool_calls:
-                return answer.text
-            for call in answer.tool_calls:
-                result = await self._call(loop, call)
-                loop.record.result(call, result)
-                loop.session.messages.append(
-                    {"role": "tool", "tool_call_id": call.id, "content": result}
+            if answer.tool_calls:
+                await self._call_all(loop, answer.tool_calls)
+            elif answer.finish_reason == "length":
+                raise _Limit(
+                    "the endpoint cut the model's answer off, for its length",
+                    AGENT_TOKEN_LIMIT,
                 )
-            self._check_tokens(loop.session, answer)
+            else:
+                return answer.text
         raise _Limit(
             f"chat used up its {self._max_turns} turns (harbor_chat_max_turns)",
             AGENT_TURN_LIMIT,
         )
 
-    def _check_tokens(self, session: _Session, answer: Completion) -> None:
-        usage = answer.usage
-        session.tokens += (usage.input_tokens or 0) + (usage.output_tokens or 0)
+    def _check_tokens(self, session: _Session) -> None:
         if self._max_tokens is not None and session.tokens >= self._max_tokens:
             raise _Limit(
                 f"chat used {session.tokens} of its {self._max_tokens} tokens "
@@ -217,14 +239,27 @@ class ChatAgent:
                 AGENT_TOKEN_LIMIT,
             )
 
+    async def _call_all(self, loop: _Loop, calls: Sequence[ToolCall]) -> None:
+        """Answer every call, also where the budget ends in the middle.
+
+        Endpoints refuse a conversation with a call that has no answer, so that the session
+        could not go on in the next turn.
+        """
+        waiting = list(calls)
+        try:
+            while waiting:
+                result = await self._call(loop, waiting[0])
+                loop.tell(waiting.pop(0), result)
+        finally:
+            for call in waiting:
+                loop.tell(call, NO_RESULT)
+
     async def _call(self, loop: _Loop, call: ToolCall) -> str:
         """Call a tool. What is wrong with the call, the model is told."""
         try:
-            arguments = json.loads(call.arguments or "{}")
+            arguments = arguments_of(call)
         except ValueError as error:
-            return f"error: the arguments are no JSON: {error}"
-        if not isinstance(arguments, dict):
-            return "error: the arguments are no JSON object"
+            return f"error: {error}"
         if call.name == SHELL_TOOL["function"]["name"]:
             return await run_shell(loop.turn, arguments)
         return await loop.remote.call(call.name, arguments)
@@ -259,6 +294,9 @@ class ChatAgent:
 
 def failure_of(error: Exception) -> AgentError:
     """What a failed request is to the outcome policy (spec 17)."""
+    if isinstance(error, ServerRefused) and error.code == _TOO_LONG:
+        # A limit, and so an ordinary end; its status would make it a failure.
+        return AgentError(str(error), AGENT_TOKEN_LIMIT)
     status = error.status if isinstance(error, ServerRefused) else None
     kind = AGENT_REQUEST_FAILED
     if status in (401, 403):
@@ -278,8 +316,9 @@ def _may_pass(error: Exception) -> bool:
 
 def _as_message(answer: Completion) -> dict[str, Any]:
     """The model's answer as the next request holds it."""
-    message: dict[str, Any] = {"role": "assistant", "content": answer.text or None}
+    message: dict[str, Any] = {"role": "assistant", "content": answer.text}
     if answer.tool_calls:
+        message["content"] = answer.text or None
         message["tool_calls"] = [
             {
                 "id": call.id,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_harbor import __version__
+from pytest_harbor.agents.chat_tools import arguments_of
 from pytest_harbor.agents.trajectory import (
     AgentInfo,
     Metrics,
@@ -109,10 +110,9 @@ class ChatRecord:
         return [step for step in self._steps if step["source"] == "agent"]
 
 
-def _arguments(call: ToolCall) -> Mapping[str, Any] | Any:
+def _arguments(call: ToolCall) -> Mapping[str, Any]:
     """The arguments as an object; what is none is kept as it came."""
     try:
-        found = json.loads(call.arguments or "{}")
+        return arguments_of(call)
     except ValueError:
-        found = None
-    return found if isinstance(found, dict) else {"raw": call.arguments}
+        return {"raw": call.arguments}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
+import re
 from collections.abc import Iterable, Mapping
 from contextlib import AsyncExitStack
 from typing import Any, Final
@@ -16,11 +16,15 @@ from pytest_harbor.errors import (
     UnsupportedByProvider,
 )
 from pytest_harbor.protocols import mcp
-from pytest_harbor.protocols.excerpts import shortened
+from pytest_harbor.protocols.chat_completions import ToolCall
+from pytest_harbor.protocols.excerpts import is_too_deep, shortened
 from pytest_harbor.sandboxes.api import Sandbox
 
 DEFAULT_COMMAND_SECONDS: Final = 120.0
+MAX_COMMAND_SECONDS: Final = 86_400.0
 MAX_RESULT_CHARS: Final = 16_000
+MAX_NAME_CHARS: Final = 64
+"""Of a tool's name at OpenAI, which takes letters, digits, ``_`` and ``-`` only."""
 LOG_NAME: Final = "shell.txt"
 _OWN_HOSTS: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
@@ -44,6 +48,22 @@ SHELL_TOOL: Final[Mapping[str, Any]] = {
 }
 
 
+def arguments_of(call: ToolCall) -> Mapping[str, Any]:
+    """What the model calls the tool with. Raises ValueError, in words for the model."""
+    try:
+        found = json.loads(call.arguments)
+        json.dumps(found, ensure_ascii=False, allow_nan=False).encode()
+    except UnicodeEncodeError:
+        raise ValueError("the arguments hold half a character") from None
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"the arguments are no JSON: {error}") from error
+    if is_too_deep(found):
+        raise ValueError("the arguments are nested too deeply")
+    if not isinstance(found, dict):
+        raise ValueError("the arguments are no JSON object")  # noqa: TRY004
+    return found
+
+
 async def run_shell(turn: AgentTurn, arguments: Mapping[str, Any]) -> str:
     """Run the command; gives what the model reads. Raises SandboxError."""
     command = arguments.get("command")
@@ -53,7 +73,9 @@ async def run_shell(turn: AgentTurn, arguments: Mapping[str, Any]) -> str:
     if "\0" in command:
         return "error: a command cannot hold a NUL byte"
     if not _is_time(seconds):
-        return "error: timeout_seconds must be a number above 0"
+        return (
+            f"error: timeout_seconds must be above 0, at most {MAX_COMMAND_SECONDS:g}"
+        )
     result = await turn.sandbox.exec(
         command,
         user=turn.user,
@@ -64,13 +86,18 @@ async def run_shell(turn: AgentTurn, arguments: Mapping[str, Any]) -> str:
     ending = f"exit code {result.exit_code}"
     if result.timed_out:
         ending = f"killed after {seconds:g} s"
-    return f"{shortened(result.output, MAX_RESULT_CHARS)}\n[{ending}]"
+    return f"{_told(result.output)}\n[{ending}]"
+
+
+def _told(text: str) -> str:
+    """What of a result the model reads; all of it can be sent."""
+    return shortened(text.encode(errors="replace").decode(), MAX_RESULT_CHARS)
 
 
 def _is_time(value: object) -> bool:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
-    return math.isfinite(value) and value > 0
+    return 0 < value <= MAX_COMMAND_SECONDS
 
 
 class RemoteTools:
@@ -108,9 +135,7 @@ class RemoteTools:
             mcp.connect(url, headers=dict(server.headers))
         )
         for tool in await session.list_tools():
-            name = tool.name
-            if name in self._tools or name == SHELL_TOOL["function"]["name"]:
-                name = f"{server.name}_{tool.name}"
+            name = self._new_name(server.name, tool.name)
             self._tools[name] = (session, tool.name)
             self.definitions.append(
                 {
@@ -123,12 +148,31 @@ class RemoteTools:
                 }
             )
 
+    def _new_name(self, server: str, tool: str) -> str:
+        """A name that the endpoint takes and no other tool has."""
+        taken = {SHELL_TOOL["function"]["name"], *self._tools}
+        name = _as_name(tool)
+        if name in taken:
+            name = _as_name(f"{server}_{tool}")
+        number, base = 1, name
+        while name in taken:
+            number += 1
+            name = f"{base[: MAX_NAME_CHARS - 4]}_{number}"
+        return name
+
     async def _reachable(self, url: str) -> str:
-        """The URL as this process reaches it: ``localhost`` is the sandbox's own."""
+        """The URL as this process reaches it.
+
+        ``localhost`` is the sandbox's own, and the names of its services are known in it alone.
+        """
         parts = urlsplit(url)
-        if parts.hostname not in _OWN_HOSTS:
+        host = parts.hostname or ""
+        there = (
+            self._sandbox if host in _OWN_HOSTS else self._sandbox.services.get(host)
+        )
+        if there is None:
             return url
-        address = await self._sandbox.address()
+        address = await there.address()
         port = f":{parts.port}" if parts.port else ""
         return urlunsplit(parts._replace(netloc=f"{address}{port}"))
 
@@ -145,5 +189,8 @@ class RemoteTools:
         text = result.text
         if not text and result.structured is not None:
             text = json.dumps(result.structured, ensure_ascii=False)
-        said = f"error: {text}" if result.is_error else text
-        return shortened(said, MAX_RESULT_CHARS)
+        return _told(f"error: {text}" if result.is_error else text)
+
+
+def _as_name(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_-]", "_", text)[:MAX_NAME_CHARS]

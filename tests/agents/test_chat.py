@@ -6,15 +6,32 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import anyio
 import pytest
 
-from model_server import KEY, MODEL, Call, Fault, ModelServer, Run, Say, Scene
+from model_server import (
+    INPUT_TOKENS,
+    KEY,
+    MODEL,
+    OUTPUT_TOKENS,
+    Call,
+    Fault,
+    ModelServer,
+    Run,
+    Say,
+    Scene,
+    Together,
+)
 from pytest_harbor.agents.api import AgentTurn, McpServer
-from pytest_harbor.agents.chat import ChatAgent
+from pytest_harbor.agents.chat import NO_RESULT, ChatAgent
+from pytest_harbor.agents.chat_tools import RemoteTools, arguments_of
 from pytest_harbor.agents.outcome_policy import parse_policy
 from pytest_harbor.agents.trajectory import read_trajectory
+from pytest_harbor.errors import SandboxLost
+from pytest_harbor.protocols import chat_completions
+from pytest_harbor.protocols.chat_completions import Completion, ToolCall, Usage
 from pytest_harbor.sandboxes.api import ExecResult
 from scripted_sandbox import ScriptedProvider, ScriptedSandbox
 
@@ -123,7 +140,7 @@ def test_a_session_goes_on_only_where_it_should(run, turn, continues, roles):
         ("auth", "agent_auth_error", 401, "fail", 1),
         ("rate_limit", "agent_rate_limited", 429, "retry", 4),
         ("server_error", "agent_request_failed", 500, "retry", 4),
-        ("too_long", "agent_config_error", 400, "fail", 1),
+        ("too_long", "agent_token_limit", None, "verify", 1),
         ("cut", "agent_request_failed", None, "retry", 4),
     ],
 )
@@ -167,7 +184,7 @@ def test_limits_end_the_work_as_a_completion(run, limit, kind, text):
     assert DEFAULTS.action(kind) == "verify"
 
 
-def arguments_of(run, *arguments):
+def told_after(run, *arguments):
     """What the model is told after a call of shell with these arguments."""
     calls = [Call("shell", one) for one in arguments]
     with ModelServer(Scene("do it", *calls, Say("ok"))) as server:
@@ -176,21 +193,131 @@ def arguments_of(run, *arguments):
 
 
 def test_bad_calls_are_told_to_the_model(run):
-    told = arguments_of(
+    told = told_after(
         run,
         {},
         {"command": "a\0b"},
         {"command": "ls", "timeout_seconds": -1},
         {"command": "ls", "timeout_seconds": True},
+        {"command": "ls", "timeout_seconds": 10**400},
+        {"command": "echo \ud83d"},
         {"command": "hang", "timeout_seconds": 5},
     )
     assert told == [
         "error: shell needs a command, a string",
         "error: a command cannot hold a NUL byte",
-        "error: timeout_seconds must be a number above 0",
-        "error: timeout_seconds must be a number above 0",
+        *["error: timeout_seconds must be above 0, at most 86400"] * 3,
+        "error: the arguments hold half a character",
         "so far\n[killed after 5 s]",
     ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ("{", "are no JSON"),
+        ("[" * 100_000, "are no JSON"),
+        ('{"a": NaN}', "are no JSON"),
+        ("[]", "are no JSON object"),
+        (f'{{"a": {"[" * 300}{"]" * 300}}}', "are nested too deeply"),
+    ],
+)
+def test_arguments_that_are_none(arguments, problem):
+    with pytest.raises(ValueError, match=problem):
+        arguments_of(ToolCall("1", "shell", arguments))
+
+
+def test_a_budget_that_ends_in_a_call_leaves_a_session_that_can_go_on(
+    run, turn, sandbox
+):
+    """Endpoints refuse a tool call without an answer."""
+
+    async def forever(command):
+        await anyio.sleep_forever()
+
+    sandbox.owner.answer = forever
+    scenes = (
+        Scene("first", Together((Run("one"), Run("two"))), Say("never")),
+        Scene("second", Say("Two.")),
+    )
+    with ModelServer(*scenes) as server:
+        result = run(
+            server,
+            turn("first", budget_seconds=1.0),
+            turn("second", continues=True),
+        )
+    assert result.text == "Two."
+    asked = server.turns[-1].body["messages"]
+    assert [m["role"] for m in asked] == [
+        *("system", "user", "assistant", "tool", "tool", "user")
+    ]
+    called = [call["id"] for call in asked[2]["tool_calls"]]
+    assert [m["tool_call_id"] for m in asked[3:5]] == called
+    assert {m["content"] for m in asked[3:5]} == {NO_RESULT}
+
+
+def test_a_dead_sandbox_is_an_outage_with_a_log(run, sandbox, tmp_path):
+    sandbox.owner.answer = lambda command: SandboxLost("container is gone")
+    scene = Scene("do it", Run("ls"), Say("never"))
+    with (
+        ModelServer(scene) as server,
+        pytest.raises(SandboxLost, match="container is gone"),
+    ):
+        run(server)
+    assert len(server.requests) == 1
+    kept = json.loads((tmp_path / "logs/chat.json").read_text())
+    assert kept["steps"][-1]["tool_calls"][0]["arguments"] == {"command": "ls"}
+
+
+def test_it_can_be_cancelled_in_a_call(run, turn, sandbox, tmp_path):
+    with ModelServer(Scene("do it", Run("ls"), Say("never"))) as server:
+        agent = ChatAgent(model=MODEL, api_base=f"{server.url}/v1")
+        agent.needs(None, {"OPENAI_BASE_URL": server.url, "OPENAI_API_KEY": KEY})
+
+        async def whole():
+            with anyio.fail_after(30), anyio.CancelScope() as scope:
+
+                async def cancel(command):
+                    scope.cancel()
+                    await anyio.sleep_forever()
+
+                sandbox.owner.answer = cancel
+                await agent.run(turn())
+            return scope.cancelled_caught
+
+        assert anyio.run(whole)
+    kept = json.loads((tmp_path / "logs/chat.json").read_text())
+    assert [step["source"] for step in kept["steps"]] == ["system", "user", "agent"]
+
+
+def test_tokens_of_a_session_add_up_over_its_turns(run, turn):
+    scenes = Scene("first", Say("One.")), Scene("second", Say("Two."))
+    spent = INPUT_TOKENS + OUTPUT_TOKENS
+    with ModelServer(*scenes) as server:
+        result = run(
+            server, turn("first"), turn("second", continues=True), max_tokens=spent
+        )
+    assert result.failure.kind == "agent_token_limit"
+    assert f"used {spent} of its {spent} tokens" in str(result.failure)
+    assert len(server.requests) == 1
+
+
+def test_an_answer_that_was_cut_off_is_a_limit(run, monkeypatch):
+    async def complete(*args, **options):
+        return Completion("I thi", (), "length", Usage(), MODEL, False, {})
+
+    monkeypatch.setattr(chat_completions, "complete", complete)
+    with ModelServer() as server:
+        result = run(server)
+    assert result.failure.kind == "agent_token_limit"
+    assert result.trajectory["steps"][-1]["message"] == "I thi"
+
+
+def test_no_sdk_is_told_before_anything_starts(monkeypatch):
+    monkeypatch.setitem(sys.modules, "openai", None)
+    needs = ChatAgent(model="m").needs(None, {"OPENAI_API_KEY": "k"})
+    [problem] = needs.problems
+    assert "pip install 'pytest-harbor[judge]'" in str(problem)
 
 
 def test_tools_of_mcp_servers(run, turn):
@@ -223,6 +350,35 @@ def test_tools_of_mcp_servers(run, turn):
         "MCP server 'old' is left out",
         "MCP server 'gone' is left out",
     ]
+
+
+def test_names_of_tools_are_the_endpoints_and_differ():
+    tools = RemoteTools(None)
+    names = []
+    for name in ("shell", "a.b", "a b", "a b", "x" * 80, "x" * 80, "x" * 80):
+        names.append(tools._new_name("my srv", name))
+        tools._tools[names[-1]] = (None, name)
+    assert names[:4] == ["my_srv_shell", "a_b", "my_srv_a_b", "my_srv_a_b_2"]
+    assert len(set(names)) == len(names)
+    assert {len(name) for name in names[4:]} <= {62, 64}
+
+
+@pytest.mark.parametrize(
+    ("url", "reached"),
+    [
+        ("http://localhost:8000/mcp", "http://10.0.0.1:8000/mcp"),
+        ("http://notes:8000/mcp", "http://10.0.0.2:8000/mcp"),
+        ("https://example.com/mcp", "https://example.com/mcp"),
+    ],
+)
+def test_servers_are_reached_from_this_machine(sandbox, url, reached):
+    class At(ScriptedSandbox):
+        async def address(self):
+            return self.id
+
+    main = At(sandbox.owner, "10.0.0.1")
+    main.sidecars["notes"] = At(sandbox.owner, "10.0.0.2")
+    assert anyio.run(RemoteTools(main)._reachable, url) == reached
 
 
 @pytest.mark.parametrize(

@@ -91,6 +91,8 @@ def stream(
 
 def error(status: int, kind: str, message: str) -> dict:
     code = {429: "rate_limit_exceeded", 401: "invalid_api_key"}.get(status)
+    if "context window" in message:
+        code = "context_length_exceeded"
     return {"error": {"message": message, "type": kind, "param": None, "code": code}}
 
 
