@@ -168,3 +168,54 @@ anyio.run(main)
     assert lines[5] == "['00000000800405fb', '1']"
     assert "WRITTEN" not in done.stdout
     assert lines[-3:] == ["public", "True", "False"]
+
+
+def test_dockerfiles_are_built_with_one_uid(python, folder):
+    code = """
+async def main():
+    provider = LocalProvider(images=[("debian:*", "host")])
+    found = await provider.probe()
+    if not found.available:
+        print("UNAVAILABLE", found.reason)
+        return
+    context = Path("environment")
+    context.mkdir()
+    (context / "a").write_text("copied")
+    spec = EnvironmentSpec(build_context=context.resolve(), network="no-network")
+    def write(text):
+        (context / "Dockerfile").write_text("FROM debian:12\\n" + text)
+    try:
+        write("RUN mkdir /usr/local/made && echo run > /usr/local/made/it && rm -r /srv\\n"
+              "WORKDIR /app/in\\nCOPY a .\\nRUN cat a > b; chmod 0 b\\n")
+        for _ in range(2):
+            box = await provider.start(spec, name="x", labels={})
+            said = await box.exec("pwd; cat /usr/local/made/it a b; ls -d /srv; id -u")
+            print(repr(said.stdout))
+            await box.stop()
+        print(len(list(Path(".cache/pytest-harbor/images").iterdir())))
+        write("RUN mkdir /deep && chmod 0 /deep && false\\n")
+        try:
+            await provider.start(spec, name="x", labels={})
+        except BuildFailed as error:
+            print(error)
+        print(len(list(Path(".cache/pytest-harbor/images").iterdir())))
+        for text in ("USER nobody\\nRUN id\\n", "COPY --chown=1000 a /\\n"):
+            write(text)
+            try:
+                provider.check(spec, ())
+            except UnsupportedByProvider as error:
+                print(error)
+    finally:
+        await provider.aclose()
+
+anyio.run(main)
+"""
+    done = _run(python, folder, code)
+    assert done.returncode == 0, done.stderr
+    first, second, built, failed, left, *refused = done.stdout.splitlines()
+    assert first == second
+    assert first == repr("/app/in\nrun\ncopiedcopied0\n")
+    assert (built, left) == ("2", "2")
+    assert failed.endswith("ended with exit code 1")
+    assert all("(one uid)" in text for text in refused)
+    assert [text.split(":")[0][-6:] for text in refused] == ["line 3", "line 2"]
