@@ -244,6 +244,7 @@ def refuse(
             environ=environ,
             switches_network=capabilities.switches_network,
             provider=provider,
+            agent_user=seed.agent_user,
         ),
         *seed.problems,
     )

@@ -167,6 +167,17 @@ class TestNeeds:
         run_scripted(write_task(tmp_path / "task", '[agent]\nuser = "guest"\n'), agent)
         assert agent.turn.user == "guest"
 
+    def test_its_user_counts_for_one_session(self, tmp_path, run_scripted):
+        toml = (
+            '[[steps]]\nname = "a"\n[[steps]]\nname = "b"\n'
+            '[steps.agent]\nuser = "cook"\n'
+        )
+        files = {f"steps/{name}/instruction.md": name for name in "ab"}
+        task = write_steps_task(tmp_path / "task", toml=toml, files=files)
+        agent = Talkative(AgentNeeds(user="cook"))
+        result = run_scripted(task, agent, settings=CONTINUE)
+        assert (result.status, agent.turn.user) == ("graded", "cook")
+
     def test_problems_refuse(self, tmp_path, run_scripted, scripted):
         agent = Talkative(AgentNeeds(problems=(Problem("", "no such model"),)))
         result = run_scripted(write_task(tmp_path / "task"), agent)

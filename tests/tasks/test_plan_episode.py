@@ -643,7 +643,9 @@ def test_a_plan_survives_json(folder: Path) -> None:
         + "min_reward = { core = 0.5 }\n[[steps]]\nname = 'd'\nmin_reward = 1\n"
         + "[steps.healthcheck]\ncommand = 'x'\n"
         + "[steps.verifier.environment]\ndocker_image = 'y'\n",
-        settings=Settings(turn_sessions="continue"),
+        settings=Settings(
+            enforce_task_timeouts=False, default_episode_timeout_seconds=1
+        ),
         files={
             **step_files("a", "b", "c", "d"),
             "tests/.harborignore": "x\n",

@@ -146,6 +146,22 @@ def test_users_that_differ_in_effect(
     assert [problem.rule for problem in found] == ([rule] if rule else [])
 
 
+@pytest.mark.parametrize(
+    ("agents", "rule"), [("cook", None), ("root", "X34"), (None, "X34")]
+)
+def test_the_agents_own_user_stands_in_for_one_that_is_not_named(
+    tmp_path: Path, agents: str | None, rule: str | None
+) -> None:
+    toml = TWO_STEPS + "[steps.agent]\nuser = 'cook'\n"
+    plan = plan_of(tmp_path, toml, settings=CONTINUE, files=FILES)
+
+    found = problems(plan, can_continue=True, agent_user=agents)
+
+    assert [problem.rule for problem in found] == ([rule] if rule else [])
+    if agents == "root":
+        assert "step 'a' runs as 'root', this one as 'cook'" in str(found[0])
+
+
 def test_a_deadline_shorter_than_one_start(tmp_path: Path) -> None:
     short = Settings(enforce_task_timeouts=False, default_episode_timeout_seconds=599)
     (problem,) = problems(plan_of(tmp_path, settings=short))

@@ -22,7 +22,6 @@ def plan_refusals(
     """Every reason to refuse the episode that needs no provider and no agent object."""
     return (
         *_prior_trajectory(task, agent),
-        *_one_user(task, settings, turns),
         *_start_fits(settings),
         *_separate(task, turns),
     )
@@ -36,28 +35,6 @@ def _prior_trajectory(task: Task, agent: str) -> Iterator[Problem]:
             f"step '{name}': a seed trajectory.json is not supported; remove it",
             "X31",
         )
-
-
-def _one_user(
-    task: Task, settings: Settings, turns: Sequence[TurnPlan]
-) -> Iterator[Problem]:
-    if settings.turn_sessions != "continue" or not task.is_multi_step:
-        return
-    first = turns[0]
-    for turn in turns[1:]:
-        if str(turn.agent_user) != str(first.agent_user):  # 1000 is "1000"
-            yield Problem(
-                f"{TOML}: step '{turn.name}': [steps.agent].user",
-                "turn_sessions: continue needs one agent user for all steps;"
-                f" step '{first.name}' runs as {_user(first)}, this one as {_user(turn)}",
-                "X34",
-            )
-            return
-
-
-def _user(turn: TurnPlan) -> str:
-    user = turn.agent_user
-    return "the image's default user" if user is None else f"'{user}'"
 
 
 def _start_fits(settings: Settings) -> Iterator[Problem]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from pytest_harbor.errors import Problem
 from pytest_harbor.tasks.folder.digest import folder_digest
-from pytest_harbor.tasks.folder.plan_types import EpisodePlan, User
+from pytest_harbor.tasks.folder.plan_types import EpisodePlan, TurnPlan, User
 from pytest_harbor.tasks.folder.templates import resolve
 
 TOML = "task.toml"
@@ -20,19 +20,21 @@ def seed_problems(
     environ: Mapping[str, str],
     switches_network: bool = False,
     provider: str = "this",
+    agent_user: User | None = None,
 ) -> tuple[Problem, ...]:
     """Every reason to refuse the episode before its sandbox starts.
 
     ``groups``: the provider runs commands as ``name:group``. ``can_continue``: the
     agent keeps its conversation from turn to turn. ``environ``: the host's environment,
     for ``${VAR}`` templates. ``switches_network``: sandboxes of ``provider`` change their
-    network between phases. What the plan refuses by itself is in it (X11, X24, X31,
-    X34, X35); X04 and X36 are refused by the provider's own ``check``.
+    network between phases. ``agent_user``: whom the agent runs as where the task names
+    nobody. What the plan refuses by itself is in it (X11, X24, X31, X35); X04 and X36 are refused by the provider's own ``check``.
     """
     return (
         *plan.refusals,
         *(() if groups else _group_users(plan)),
         *_continuation(plan, can_continue=can_continue),
+        *_one_user(plan, agent_user),
         *(() if switches_network else _phase_networks(plan, provider)),
         *unset_variables(plan, environ),
     )
@@ -102,6 +104,27 @@ def _continuation(plan: EpisodePlan, *, can_continue: bool) -> Iterator[Problem]
             f"agent '{plan.agent}' cannot continue a session; use turn_sessions: fresh",
             "X33",
         )
+
+
+def _one_user(plan: EpisodePlan, agent_user: User | None) -> Iterator[Problem]:
+    if plan.turn_sessions != "continue" or not plan.is_multi_step:
+        return
+
+    def user(turn: TurnPlan) -> str:
+        chosen = agent_user if turn.agent_user is None else turn.agent_user
+        # 1000 is "1000".
+        return "the image's default user" if chosen is None else f"'{chosen}'"
+
+    first = plan.turns[0]
+    for turn in plan.turns[1:]:
+        if user(turn) != user(first):
+            yield Problem(
+                f"{TOML}: step '{turn.name}': [steps.agent].user",
+                "turn_sessions: continue needs one agent user for all steps;"
+                f" step '{first.name}' runs as {user(first)}, this one as {user(turn)}",
+                "X34",
+            )
+            return
 
 
 def unset_variables(plan: EpisodePlan, environ: Mapping[str, str]) -> Iterator[Problem]:
