@@ -19,6 +19,7 @@ _BUILT_IN: Final[Mapping[str, str]] = {
     "nop": "does nothing",
     "oracle": "runs the task's reference solution",
 }
+_OF_CHAT: Final = ("OPENAI_API_KEY", "OPENAI_BASE_URL")
 
 
 def show(config: pytest.Config) -> pytest.ExitCode:
@@ -47,6 +48,8 @@ def _listed(session: sessions.HarborSession) -> tuple[list[str], bool]:
     ]
     broken = 0
     declarations = all_declarations(known=known, declared=session.declared_agents)
+    if sessions.CHAT not in {*known, *declarations}:
+        lines += _chat(os.environ)
     for name, read in declarations.items():
         agent = _read(read)
         if isinstance(agent, SettingsError):
@@ -63,6 +66,21 @@ def _read(read: Callable[[], AgentDeclaration]) -> AgentDeclaration | SettingsEr
         return read()
     except SettingsError as error:
         return error
+
+
+def _chat(environ: Mapping[str, str]) -> Iterator[str]:
+    key, url = (_with_state(name, environ) for name in _OF_CHAT)
+    yield f"{sessions.CHAT}: a model in a loop, with a shell in the sandbox"
+    yield f"    variables: {key}; {url} for another endpoint, whose key is optional"
+    yield "    install: none, it runs on this machine (pip install 'pytest-harbor[judge]')"
+    yield "    model: --harbor-model is needed"
+    yield (
+        "    continues a session: yes, MCP servers: yes, skills: no, trajectory: yes"
+    )
+
+
+def _with_state(name: str, environ: Mapping[str, str]) -> str:
+    return name if environ.get(name) else f"{name} (not set)"
 
 
 def _described(

@@ -35,8 +35,9 @@ OPTIONS: Final = (
     Option(
         "agent",
         names,
-        "agents that work on each task: oracle (the reference solution), nop, a "
-        "registered name, or module:attr (default: oracle)",
+        "agents that work on each task: oracle (the reference solution), nop, chat (a "
+        "model in a loop), a command-line agent (claude-code, codex, opencode, ...; "
+        "--harbor-agents lists them), a registered name, or module:attr (default: oracle)",
         "NAME[,NAME]",
         field="agents",
     ),

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from pytest_harbor.verification.judges.api import JudgeFactory
 
 KEY: Final = pytest.StashKey["HarborSession"]()
+CHAT: Final = "chat"
+"""The built-in agent that has settings; like the catalogue's, one may declare another."""
 _WORKER_INPUT: Final = "pytest_harbor"
 
 
@@ -168,9 +170,11 @@ class HarborSession:
         """A new agent of that name. Raises SettingsError."""
         from pytest_harbor.agents.registry import BUILT_IN, resolve_agent
 
-        known = self.offered_agents
         # The built-in ones need nobody's configuration files.
         declared = {} if name in BUILT_IN else self.declared_agents
+        known = dict(self.offered_agents)
+        if CHAT not in declared:
+            known.setdefault(CHAT, self._chat_agent)
         return resolve_agent(name, model=model, known=known, declared=declared)
 
     @cached_property
@@ -179,10 +183,9 @@ class HarborSession:
         from pytest_harbor.agents.command.declaration import AgentDeclaration
         from pytest_harbor.collection import offers
 
-        offered = offers.collect(
+        return offers.collect(
             self.config, "pytest_harbor_agents", also=AgentDeclaration
         )
-        return {"chat": self._chat_agent, **offered}
 
     def _chat_agent(self, *, model: str | None = None) -> Agent:
         from pytest_harbor.agents.chat import ChatAgent
@@ -207,7 +210,9 @@ class HarborSession:
         from pytest_harbor.agents.registry import declaration_of
 
         return self.agent_config.declared(
-            lambda name: declaration_of(name, known=self.offered_agents)
+            lambda name: declaration_of(
+                name, known={CHAT: self._chat_agent, **self.offered_agents}
+            )
         )
 
     @cached_property

@@ -55,6 +55,8 @@ class TestList:
         self, declared: Project, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("SET", "x")
+        monkeypatch.setenv("OPENAI_API_KEY", "x")
+        monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
         declared.file(
             "pyproject.toml",
             "[tool.pytest_harbor.agents.many]\n"
@@ -76,6 +78,9 @@ class TestList:
                 "nop: does nothing",
                 "oracle: *",
                 "python: offered by a plugin",
+                "chat: a model in a loop*",
+                "    variables: OPENAI_API_KEY; OPENAI_BASE_URL (not set) for another *",
+                "    model: --harbor-model is needed",
                 "chatty 1.0: runs its instruction",
                 "    variables: none",
                 "    install: a script, at most 900 s",
@@ -92,6 +97,16 @@ class TestList:
             ],
         )
         assert "test session starts" not in str(result.stdout)
+
+    def test_chat_may_be_another(self, declared: Project) -> None:
+        """As the catalogue's names may; a file's own agent is not passed over."""
+        declared.file("agents.toml", "[agents.chat]\ncommand = ['x', '{instruction}']")
+        result = declared.run("--harbor-agents")
+        assert result.outlines.count("chat") == 1
+        assert not [line for line in result.outlines if line.startswith("chat:")]
+        declared.task("t")
+        result = declared.run("datasets", "--harbor-agent=chat")
+        result.stdout.fnmatch_lines(["*the sandbox has no command 'x'*"])
 
     def test_broken_ones_are_told_and_hide_no_other(self, declared: Project) -> None:
         declared.file(
@@ -140,6 +155,11 @@ def test_a_fixture_may_give_a_declaration(declared: Project) -> None:
     ("name", "says"),
     [
         ("chaty", "unknown agent 'chaty'. Did you mean 'chatty'? Known ones: *keyed*"),
+        (
+            "chap",
+            "unknown agent 'chap'. Did you mean 'chat'? Known ones: aider, bad, chat,*",
+        ),
+        ("chat@1", "chat has no version to choose; only declared agents do"),
         ("chatty@", "'' is no version*"),
         ("bad", "agents.toml: *agents.bad*: command is missing"),
     ],
