@@ -31,13 +31,13 @@ from pytest_harbor.protocols.agent_card import (
     SKILL_CONFIG,
     TRAJECTORY,
 )
-from pytest_harbor.protocols.agent_server import (
+from pytest_harbor.protocols.reply import AGENT_ERROR, INFRA_ERROR, Part, State
+from pytest_harbor.protocols.served_agent import (
     AgentSetup,
     Answer,
     Incoming,
     ServedAgent,
 )
-from pytest_harbor.protocols.reply import AGENT_ERROR, INFRA_ERROR, Part, State
 from pytest_harbor.sandboxes.api import NetworkMode, Sandbox, Upload
 from pytest_harbor.sandboxes.output import Masker
 

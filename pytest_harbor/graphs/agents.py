@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from pytest_harbor.errors import ProtocolError, ServerUnreachable, StepError
 from pytest_harbor.graphs.instances import AgentLaunch, Instance
 from pytest_harbor.graphs.servers import Listening, PythonNeed, ServerPlan
+from pytest_harbor.protocols.agent_card import TOKEN_VARIABLE
 from pytest_harbor.sandboxes.api import EnvironmentSpec, Limits
 from pytest_harbor.sandboxes.choose import DOCKER, LOCAL, provider_name
 from pytest_harbor.tasks.steps.entries import LOCAL_VERSION, AgentEntry, EnvEntry
@@ -70,7 +72,12 @@ class ServerAgent(AgentSource):
     async def start(
         self, launch: AgentLaunch, starter: Starter, *, ready_seconds: float
     ) -> Instance:
-        return await starter.start_server(self.plan(launch, ready_seconds))
+        token = new_token(starter)
+        plan = self.plan(launch, ready_seconds)
+        plan = replace(plan, env={**plan.env, TOKEN_VARIABLE: token})
+        server = await starter.start_server(plan)
+        server.token = token
+        return server
 
     def spec(self, launch: AgentLaunch, provider: str) -> EnvironmentSpec:
         return _with_policy(spec_of(self.entry, provider, launch.limits), launch)
@@ -100,6 +107,13 @@ class ServerAgent(AgentSource):
             ttl_seconds=launch.ttl_seconds,
             hint=f"add a CMD to {self.entry.dockerfile or self.entry.image}",
         )
+
+
+def new_token(starter: Starter) -> str:
+    """The token of one agent: whoever shares its network must not speak for the engine."""
+    token = secrets.token_urlsafe(24)
+    starter.surroundings.masker.add(token)
+    return token
 
 
 def _with_policy(spec: EnvironmentSpec, launch: AgentLaunch) -> EnvironmentSpec:

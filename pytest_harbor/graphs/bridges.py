@@ -17,7 +17,7 @@ import anyio
 from pytest_harbor.agents.command.declaration import AgentDeclaration
 from pytest_harbor.agents.command.needs import install_script, needs_of
 from pytest_harbor.errors import SandboxError, StepError, UnsupportedByProvider
-from pytest_harbor.graphs.agents import WORKDIR, AgentSource
+from pytest_harbor.graphs.agents import WORKDIR, AgentSource, new_token
 from pytest_harbor.graphs.instances import AgentLaunch, Instance
 from pytest_harbor.sandboxes.api import EnvironmentSpec, Sandbox
 from pytest_harbor.sandboxes.choose import LOCAL, provider_name
@@ -134,7 +134,9 @@ class BridgeSource(AgentSource):
                 env=launch.env,
                 model=launch.model,
             )
-            instance.server = InProcessServer(create_app(agent))
+            instance.token = new_token(starter)
+            app = create_app(agent, token=instance.token)
+            instance.server = InProcessServer(app)
         except BaseException:
             await around.dispose(instance)
             raise

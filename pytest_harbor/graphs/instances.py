@@ -22,6 +22,8 @@ class Instance(ABC):
     sandbox: Sandbox | None
     url: str
     """Its base URL as this process reaches it; empty without a server."""
+    token: str | None = None
+    """What opens it beside its card: to the engine, and not to other agents."""
     created_at_utc: str
     expires_at_utc: str
     is_stopped: bool = False

@@ -54,8 +54,12 @@ async def connect(
 
     if instance is not None and (death := instance.death):
         raise ServerNotReady(f"{instance.what} {death}")
+    token = instance.token if instance is not None else None
     return await a2a.connect(
-        url, timeout_seconds=CONNECT_SECONDS, same_origin=same_origin
+        url,
+        timeout_seconds=CONNECT_SECONDS,
+        headers={"authorization": f"Bearer {token}"} if token else None,
+        same_origin=same_origin,
     )
 
 

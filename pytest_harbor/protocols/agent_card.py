@@ -16,6 +16,11 @@ CARD_PATHS: Final = ("/.well-known/agent-card.json", "/.well-known/agent.json")
 FALLBACK_PATH: Final = "/a2a"
 """Where messages go when the card declares no URL, or one that is not there."""
 
+TOKEN_VARIABLE: Final = "HARBOR_AGENT_TOKEN"  # noqa: S105 - a name
+"""Environment variable of an agent's process. The engine sends its value with each call, as
+``Authorization: Bearer <token>``: agents that share a network could else prompt or set up
+one another, a judge for one."""
+
 MCP_CONFIG: Final = "urn:agentenv:mcp-config/v1"
 SKILL_CONFIG: Final = "urn:agentenv:skill-config/v1"
 AGENT_CONFIG: Final = "urn:agentenv:agent-config/v1"

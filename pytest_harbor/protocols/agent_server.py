@@ -1,6 +1,6 @@
 """Serve an agent over A2A, in wire versions 0.3 and 1.0 (task-steps spec 12).
 
-An agent is a class with one method, :meth:`ServedAgent.answer`. The server around it is the
+An agent is a class with one method, :meth:`.ServedAgent.answer`. The server around it is the
 official SDK's, plus the four extensions that steps use: tools of MCP servers, skills,
 configuration, trajectories. ``serve`` listens where ``A2A_PORT`` says.
 """
@@ -8,11 +8,10 @@ configuration, trajectories. ``serve`` listens where ``A2A_PORT`` says.
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 import traceback
-from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_harbor.protocols.agent_card import (
@@ -22,10 +21,19 @@ from pytest_harbor.protocols.agent_card import (
     MCP_CONFIG,
     SKILL_CONFIG,
     SKILL_NAME,
+    TOKEN_VARIABLE,
     TRAJECTORY,
 )
 from pytest_harbor.protocols.extras import needs
 from pytest_harbor.protocols.reply import AGENT_ERROR, Part, State
+from pytest_harbor.protocols.served_agent import (
+    AgentSetup,
+    Answer,
+    Incoming,
+    McpServer,
+    ServedAgent,
+    Skill,
+)
 
 if TYPE_CHECKING:
     from a2a.server.agent_execution import AgentExecutor
@@ -34,103 +42,13 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
     from starlette.routing import Route
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
 DEFAULT_PORT: Final = 8000
 _SHUTDOWN_SECONDS: Final = 1
 """What a turn under way gets when the server is told to stop."""
 HOST_VARIABLE: Final = "A2A_HOST"
 PORT_VARIABLE: Final = "A2A_PORT"
-
-CONFIG_KEYS: Final = (
-    "model",
-    "system_prompt",
-    "effort",
-    "max_turns",
-    "max_thinking_tokens",
-    "output_format",
-    "timeout_seconds",
-    "task_id",
-    "model_params",
-    "name",
-    "description",
-    "role",
-)
-"""What an agent takes that says nothing else."""
-
-
-@dataclass(frozen=True)
-class McpServer:
-    """An MCP server whose tools the agent has."""
-
-    name: str
-    url: str
-    headers: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Skill:
-    """A skill the agent was taught. ``skill_md`` is the whole file."""
-
-    name: str
-    description: str
-    skill_md: str
-
-
-@dataclass(frozen=True)
-class AgentSetup:
-    """What the extensions have set when a turn begins."""
-
-    mcp_servers: Mapping[str, McpServer] = field(default_factory=dict)
-    skills: Mapping[str, Skill] = field(default_factory=dict)
-    values: Mapping[str, Any] = field(default_factory=dict)
-    """Configuration values, keys of :data:`CONFIG_KEYS`."""
-
-
-@dataclass(frozen=True)
-class Incoming:
-    """A message to the agent. Parts are in the form of task files."""
-
-    text: str
-    """The text parts, joined by newlines."""
-    parts: tuple[Part, ...]
-    task_id: str
-    context_id: str
-
-
-@dataclass(frozen=True)
-class Answer:
-    """The end of one turn of a served agent."""
-
-    text: str = ""
-    state: State = State.COMPLETED
-    data: tuple[Mapping[str, Any], ...] = ()
-    """Contents of data parts (``usage``, ``structured_output``, ``error_type``, ...)."""
-    parts: tuple[Part, ...] = ()
-    """Further parts."""
-    trajectory: Any = None
-    """What the trajectory extension gives for this task; any JSON."""
-
-
-class ServedAgent(ABC):
-    """The agent behind a server."""
-
-    name: str
-    description: str = ""
-    version: str = "1"
-    config_keys: Sequence[str] = CONFIG_KEYS
-    offers: Sequence[str] = (MCP_CONFIG, SKILL_CONFIG, AGENT_CONFIG, TRAJECTORY)
-    """URIs of the extensions on its card."""
-
-    @abstractmethod
-    async def answer(self, message: Incoming, setup: AgentSetup) -> Answer:
-        """Do one turn. Cancelled when the A2A task is; an exception fails the task."""
-
-    def answers_at_once(self, message: Incoming) -> bool:  # noqa: ARG002
-        """Whether the answer is a message of its own, without a task around it."""
-        return False
-
-    async def aclose(self) -> None:  # noqa: B027 - optional
-        """End what it holds, when the server stops."""
 
 
 async def serve(
@@ -140,7 +58,8 @@ async def serve(
 
     Without ``host`` and ``port`` the environment variables ``A2A_HOST`` (default: every
     interface, as a container needs it) and ``A2A_PORT`` (8000) say where; port 0 takes a
-    free one. The card can be read as soon as the line ``listening on URL`` is out.
+    free one. The card can be read as soon as the line ``listening on URL`` is out. With
+    ``HARBOR_AGENT_TOKEN`` it serves nothing else to those who do not have the token.
 
     Raises:
         MissingExtra: the ``agents`` extra is not installed.
@@ -153,7 +72,7 @@ async def serve(
     listening = socket.create_server((where, chosen), backlog=128)
     try:
         url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-        app = create_app(agent)
+        app = create_app(agent, token=os.environ.pop(TOKEN_VARIABLE, None))
         # A person reads this log when the agent fails: requests are its noise.
         config = uvicorn.Config(
             app,
@@ -169,10 +88,12 @@ async def serve(
         await agent.aclose()
 
 
-def create_app(agent: ServedAgent) -> Starlette:
+def create_app(agent: ServedAgent, *, token: str | None = None) -> Starlette:
     """The ASGI application of ``agent``. Raises MissingExtra.
 
     Its card names the address that it was asked at: a server in a sandbox knows no other.
+    With ``token`` all but the card is for those who send ``Authorization: Bearer <token>``:
+    other agents of the machine may reach the port.
     """
     with needs("agents", "serving an A2A agent"):
         from a2a.server.request_handlers import DefaultRequestHandler
@@ -180,6 +101,7 @@ def create_app(agent: ServedAgent) -> Starlette:
         from a2a.server.routes import create_jsonrpc_routes
         from a2a.server.tasks import InMemoryTaskStore
         from starlette.applications import Starlette
+        from starlette.middleware import Middleware
         from starlette.routing import Route
 
     async def card(request: Request) -> Response:
@@ -193,7 +115,24 @@ def create_app(agent: ServedAgent) -> Starlette:
     routes = [Route(path, card, methods=["GET"]) for path in CARD_PATHS]
     routes += desk.routes()
     routes += create_jsonrpc_routes(handler, FALLBACK_PATH, enable_v0_3_compat=True)
-    return Starlette(routes=routes)
+    guards = [Middleware(_Guard, token=token)] if token else []
+    return Starlette(routes=routes, middleware=guards)
+
+
+class _Guard:
+    """Lets through who has the token, and who reads the card."""
+
+    def __init__(self, app: ASGIApp, *, token: str) -> None:
+        self._app = app
+        self._wanted = f"Bearer {token}".encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] not in CARD_PATHS:
+            sent = dict(scope["headers"]).get(b"authorization", b"")
+            if not secrets.compare_digest(sent, self._wanted):
+                await _refused("not for other agents", 403)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
 
 
 class _Desk:

@@ -98,8 +98,13 @@ class Masker:
     """
 
     def __init__(self, secrets: Iterable[str]) -> None:
+        self._secrets: tuple[str, ...] = ()
+        self.add(*secrets)
+
+    def add(self, *secrets: str) -> None:
+        """Mask these, too, from now on."""
         usable = {secret for secret in secrets if len(secret) >= SHORTEST_SECRET}
-        usable |= {json.dumps(secret)[1:-1] for secret in usable}
+        usable |= {json.dumps(secret)[1:-1] for secret in usable} | {*self._secrets}
         self._secrets = tuple(sorted(usable, key=lambda value: (-len(value), value)))
 
     def __bool__(self) -> bool:

@@ -71,7 +71,8 @@ def test_an_agent_is_given_tools_skills_and_prompt_in_the_formats_order(
     assert variables["KEY"] == secret
     assert variables["LITELLM_BASE_URL"] == "http://models"
     assert variables["A2A_HOST"] == "127.0.0.1"
-    assert not [name for name in variables if "TOKEN" in name or "OPENAI" in name]
+    secrets = [name for name in variables if "TOKEN" in name or "OPENAI" in name]
+    assert secrets == ["HARBOR_AGENT_TOKEN"], "neither that of envs nor our own keys"
     (agent,) = result.context.deployed_agents
     assert agent.a2a_url == agent.api_url == f"http://127.0.0.1:{variables['A2A_PORT']}"
     assert agent.a2a_card["name"] == "plain"

@@ -167,6 +167,41 @@ def test_an_agent_cannot_load_data_itself(run_steps, mail):
     assert said == ["403", False]
 
 
+@pytest.mark.slow
+def test_an_agent_cannot_set_up_another(run_steps, mail):
+    """It reaches the other's port; only the engine has the other's token."""
+    fetch = (
+        "import sys, urllib.request as u\n"
+        "for path in ('/.well-known/agent-card.json', '/ext/agent-config', '/a2a'):\n"
+        "    body = None if 'card' in path else b'{}'\n"
+        "    try: print(u.urlopen(u.Request(sys.argv[1] + path, body)).status)\n"
+        "    except u.HTTPError as error: print(error.code)\n"
+    )
+    said = []
+
+    async def spy(_, run):
+        judge = run.context.agent("judge")
+        clerk = run.instance(run.context.agent("clerk").instance_id)
+        result = await clerk.sandbox.exec(["python3", "-c", fetch, judge.a2a_url])
+        said.extend(result.output.split())
+        said.append(run.instance(judge.instance_id).token == clerk.token)
+
+    result = run_steps(
+        agent_up(),
+        agent_up(
+            id="judge",
+            agent_name="judge",
+            a2a_agent_id="judge",
+            system_prompt="Be just.",
+        ),
+        {"id": "spy", "type": "spy"},
+        ask(agent_name="judge"),
+        step_types={"spy": StepType(Step, spy)},
+    )
+    assert result.outcome == "unscored", result.failure_reason
+    assert said == ["200", "403", "403", False]
+
+
 def test_a_retry_deploys_its_span_anew(run_steps, library):
     async def fail_once(_, run):
         run.write(Put("seen", str(run.execution), run.context.deployed_envs[0].mcp_url))

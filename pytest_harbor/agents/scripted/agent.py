@@ -26,13 +26,13 @@ from pytest_harbor.agents.trajectory import (
     ToolCall,
     Trajectory,
 )
-from pytest_harbor.protocols.agent_server import (
+from pytest_harbor.protocols.reply import AGENT_ERROR, State
+from pytest_harbor.protocols.served_agent import (
     AgentSetup,
     Answer,
     Incoming,
     ServedAgent,
 )
-from pytest_harbor.protocols.reply import AGENT_ERROR, State
 
 if TYPE_CHECKING:
     from pytest_harbor.protocols.mcp import McpSession

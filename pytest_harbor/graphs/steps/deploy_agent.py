@@ -10,6 +10,7 @@ from pytest_harbor.errors import NotDeployed, StepError, TaskRefused
 from pytest_harbor.graphs.agents import launch_of
 from pytest_harbor.graphs.context import Change, DefaultModel, DeployedAgent, RunContext
 from pytest_harbor.graphs.servers import url_from
+from pytest_harbor.graphs.turns import connect
 from pytest_harbor.tasks.folder.templates import resolve
 from pytest_harbor.tasks.steps.model import DeployAgent, Skill, is_live_url
 
@@ -89,9 +90,7 @@ async def _set_up(
     step: DeployAgent, run: StepRun, instance: Instance, tools: list[Tools]
 ) -> Mapping[str, Any]:
     """Steps 4 to 6 of the format's order; returns the agent's card."""
-    from pytest_harbor.protocols import a2a
-
-    async with await a2a.connect(instance.url) as agent:
+    async with await connect(instance.url, instance) as agent:
         for env in tools:
             url = await url_from(env.url, instance.sandbox)
             await agent.add_mcp_server(url, env.name)
