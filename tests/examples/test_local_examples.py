@@ -166,3 +166,24 @@ def test_only_the_last_load_of_the_van_counts(run_pytest):
     tails = [turn["verifier_output_tail"] for turn in record["turns"]]
     # SHOW_BEST is in the environment of the second step's verifier alone.
     assert ["best load" in tail for tail in tails] == [False, True]
+
+
+HOST = ("--harbor-sandbox=local", "-o", "harbor_local_images=debian:* = host")
+
+
+@pytest.mark.slow
+def test_dockerfiles_of_the_examples_without_a_daemon(run_pytest):
+    services = "--deselect=examples/docker/ice-cream-stand"
+    run = run_pytest("examples/docker", services, *HOST, "--harbor-validate")
+    assert run.code == 0, run.output
+    found = {(record["task_id"], record["agent"]) for record in run.records}
+    assert len(found) == 8
+    assert run.properties("locked-room[oracle]")["harbor.verifier_mode"] == "separate"
+
+
+def test_the_dockerfile_of_the_documentation(run_pytest):
+    run = run_pytest("examples/docker/count-the-visitors", *HOST)
+    assert run.code == 0, run.output
+    properties = run.properties("count-the-visitors[oracle]")
+    assert properties["harbor.sandbox"] == "local"
+    assert float(properties["harbor.reward"]) == 1
