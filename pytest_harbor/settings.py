@@ -70,6 +70,8 @@ class Settings:
     overrides: Mapping[str, Any] = field(default_factory=dict)
     """``user_overrides`` of step tasks."""
     allow_tolerated: bool = False
+    agent_model: str | None = None
+    """Default model of deployed agents; ``model`` beats what steps ask for."""
     judge_model: str | None = None
     user_model: str | None = None
     default_agent: str | None = None

@@ -94,6 +94,12 @@ STEP_OPTIONS: Final = (
         ini_only=True,
     ),
     Option(
+        "agent-model",
+        text,
+        "model of agents of step tasks whose prompts name none",
+        ini_only=True,
+    ),
+    Option(
         "user-model",
         text,
         "model of agents that play the user in conversations of step tasks",

@@ -232,6 +232,18 @@ b' && echo 4 > '$(id)' && echo 5 > 'ü 😀' && mkdir '~' && echo 6 > '~/x' &&
     assert saved["metadata"]["collected_artifacts"]["take"] == collected(result)
 
 
+def test_secrets_are_masked_in_files_and_their_names(collect, library):
+    secret = "sk-0123456789abcdef"
+    script = EMPTY + f"echo key {secret} > {secret}.txt && ln -s {secret}.txt link"
+    result = collect(script, take(), environ={"OPENAI_API_KEY": secret})
+    assert contents(result) == {"***.txt": "key ***\n", "link": "key ***\n"}
+    sizes = {file.path: file.size for file in universe_of(result, library).files}
+    assert sizes == {"***.txt": 8, "link": 8}
+    for file in (library.root / "logs").rglob("*"):
+        assert secret not in file.name
+        assert not file.is_file() or secret.encode() not in file.read_bytes()
+
+
 def test_sizes_are_capped_per_file_and_step(collect):
     result = collect(
         EMPTY + "head -c 300 /dev/zero > a && head -c 90 /dev/zero > b && "

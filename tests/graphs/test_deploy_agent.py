@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_harbor.graphs.steps.api import Models, RunSettings
+from pytest_harbor.settings import Settings
 from step_bundles import agent_up, ask, env_up, take
 
 LIVE = "http://127.0.0.1:9/mcp"
@@ -231,3 +232,10 @@ def test_a_command_alone_is_no_image(run_steps, library):
         "step clerk-up (deploy_agent): agent 'clerk' has no image, which sandbox "
         "'docker' needs; add a Dockerfile to its folder, or use the local sandbox"
     )
+
+
+def test_models_by_their_roles():
+    settings = Settings(model="run", agent_model="a", judge_model="j", user_model="u")
+    of_run = RunSettings.of(settings)
+    assert of_run.run_model == "run"
+    assert of_run.models == Models(agent="a", judge="j", user="u")

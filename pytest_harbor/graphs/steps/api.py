@@ -81,6 +81,7 @@ class RunSettings:
         """What the settings of a test session mean for a run of steps."""
         return cls(
             models=Models(
+                agent=settings.agent_model,
                 judge=settings.judge_model,
                 user=settings.user_model,
                 api_base=settings.model_api_base,

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import anyio
+import anyio.to_thread
 
 from pytest_harbor.errors import StepError
 from pytest_harbor.events import Json
@@ -35,6 +37,7 @@ from pytest_harbor.tasks.steps.model import CollectArtifacts
 if TYPE_CHECKING:
     from pytest_harbor.graphs.steps.api import StepRun
     from pytest_harbor.sandboxes.api import Sandbox
+    from pytest_harbor.sandboxes.output import Masker
 
 _WRITERS: Final = 8
 """Objects that are stored at the same time: a store may be far away."""
@@ -56,7 +59,8 @@ async def collect_artifacts(step: CollectArtifacts, run: StepRun) -> None:
         harvest = await _harvest(step, run, sandbox, paths, Path(folder))
         for warning in harvest.warnings:
             run.warn(warning)
-        collected, universe = await _store(step, run, harvest.taken)
+        taken = await anyio.to_thread.run_sync(_masked, harvest.taken, run.masker)
+        collected, universe = await _store(step, run, taken)
     changes: list[Change] = [_entry(step, collected, universe)]
     is_failure = not collected and any(not is_url(path) for path in paths)
     hint: list[str] = []
@@ -131,6 +135,24 @@ def _within_caps(harvest: Harvest, run: StepRun) -> Harvest:
         total -= taken.size
         harvest.warnings.append(f"{taken.written} {problem}")
     return Harvest(kept, harvest.warnings)
+
+
+def _masked(taken: Sequence[Taken], masker: Masker) -> list[Taken]:
+    """The files as they may be kept: an agent may have written its keys into them."""
+    masked = []
+    for one in taken:
+        file = one.file.resolve()  # of a link inside: what it leads to
+        masker.file(file)
+        masked.append(
+            replace(
+                one,
+                written=masker.text(one.written),
+                name=masker.text(one.name),
+                file=file,
+                size=file.stat().st_size,
+            )
+        )
+    return masked
 
 
 async def _store(
