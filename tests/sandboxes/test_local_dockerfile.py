@@ -225,6 +225,7 @@ def test_processes_build_a_layer_once(context, cache):
     [
         ("RUN echo one; echo two >&2; exit 3", 2, "ended with exit code 3\none\ntwo"),
         ("RUN true\nRUN no-such-command", 3, "ended with exit code 127"),
+        ("USER nobody-here\nRUN id", 3, "'nobody-here' is not in /etc/passwd"),
         ('RUN ["no-such"]', 2, "ended with exit code 127"),
         ("COPY --chown=nobody-here a /", 2, "no 'nobody-here' in the image"),
         ("RUN touch /x\nCOPY a /x/a", 3, "File exists"),

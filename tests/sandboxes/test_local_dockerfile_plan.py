@@ -81,6 +81,7 @@ def test_the_state_of_a_whole_file():
     recipe = plan(
         "ARG TAG=12\n"
         "FROM debian:${TAG} AS only\n"
+        "ENV EARLY=x$TAG\n"
         "ARG TAG\n"
         "ARG MODE=fast\n"
         "ENV A=1 B=$A PATH=/x:$PATH MODE=slow\n"
@@ -100,20 +101,20 @@ def test_the_state_of_a_whole_file():
     )
     assert (recipe.base, recipe.base_line) == ("debian:12", 2)
     env = {"A": "1", "B": "", "PATH": "/x:/usr/bin:/bin", "MODE": "slow"}
-    assert recipe.env == {**env, "OLD": "old style"}
+    assert recipe.env == {**env, "OLD": "old style", "EARLY": "x"}
     assert (recipe.workdir, recipe.user) == ("/srv/app", "1000")
     assert recipe.start_command == ("/init", "/bin/bash", "-ec", "serve $A")
     folders = [one.path for one in recipe.steps if isinstance(one, MakeFolder)]
     assert folders == ["/srv", "/srv/app"]
     first, second, third = [one for one in recipe.steps if isinstance(one, Run)]
-    assert first.line == 9
+    assert first.line == 10
     assert first.argv == ("/bin/sh", "-c", "echo $A &&   true")
     assert first.env == {**recipe.env, "TAG": "12"}
     assert (first.user, first.workdir) == (None, "/srv/app")
     assert second.argv == ("/bin/bash", "-ec", "id")
     assert (second.user, third.argv) == ("1000", ("/bin/true", "$A"))
     [note] = recipe.notes
-    assert note.endswith("ignores EXPOSE (line 17), VOLUME (line 18)")
+    assert note.endswith("ignores EXPOSE (line 18), VOLUME (line 19)")
 
 
 def test_layers_end_with_each_run():
@@ -258,12 +259,15 @@ def copied(tmp_path, instruction, *, is_folder=False, owner=ROOT):
     }
 
 
+def write(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
 @pytest.fixture
 def context(tmp_path):
     for name in ("a.txt", "b.txt", "c.md", "d/x.py", "d/e/y.py", "d/e/z.txt"):
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(name)
+        write(tmp_path / name, name)
     (tmp_path / "d/link").symlink_to("/etc/passwd")
     (tmp_path / "a.txt").chmod(0o755)
     return tmp_path
@@ -300,6 +304,7 @@ def test_modes_and_owners(context):
 
 
 def test_dockerignore(context):
+    write(context / "d/e/b.txt", "patterns start at the top")
     (context / ".dockerignore").write_text(
         "# comment\n*.txt\n!b.txt\nd/**/z.*\n**/x.py\n/nothing\n"
     )
@@ -313,6 +318,7 @@ def test_dockerignore(context):
         "w/t/d",
         "w/t/d/e",
         "w/t/d/e/y.py",
+        "w/t/d/e/b.txt",
     } | {"w/t/d/link"}
     with pytest.raises(
         UnsupportedByProvider, match=r"a.txt: no such file.*dockerignore"
@@ -352,6 +358,27 @@ def test_files_that_cannot_be_copied(context, instruction, why):
     (context / "tree.zst").write_bytes(b"\x28\xb5\x2f\xfd rest")
     with pytest.raises(UnsupportedByProvider, match=why):
         copied(context, instruction)
+
+
+@pytest.mark.parametrize("name", ["Dockerfile", ".dockerignore"])
+def test_what_says_how_to_build_is_no_link_out(context, name):
+    (context / "Dockerfile").write_text("FROM x\nCOPY a.txt t\n")
+    (context / name).unlink(missing_ok=True)
+    (context / name).symlink_to("/etc/hostname")
+    images = LocalImages([("x", "host")])
+
+    def use():
+        images.check(EnvironmentSpec(build_context=context))
+        copied(context, "COPY a.txt t")
+
+    with pytest.raises(UnsupportedByProvider, match=f"{name} is a link out"):
+        use()
+
+
+def test_another_platform_is_refused(context):
+    spec = EnvironmentSpec(image="x", platform="linux/s390x")
+    with pytest.raises(UnsupportedByProvider, match=r"s390x.*this machine alone"):
+        LocalImages([("x", "host")]).check(spec)
 
 
 def test_a_link_inside_is_followed(context):

@@ -171,6 +171,7 @@ class Context:
             return None
         from pathspec import PathSpec
 
+        refuse_link_out(self._folder, IGNORE_FILE)
         lines = file.read_text(encoding="utf-8-sig", errors="replace").splitlines()
         patterns = [git for line in lines if (git := _as_git(line))]
         return PathSpec.from_lines("gitignore", patterns)
@@ -218,6 +219,15 @@ class Context:
             info.mode = 0o644 if copy.chmod is None else copy.chmod
             info.size, info.uid, info.gid = len(content), owner.uid, owner.gid
             yield info, io.BytesIO(content)
+
+
+def refuse_link_out(folder: Path, name: str) -> None:
+    """Raises UnsupportedByProvider for a file that is a link out of its context."""
+    real = Path(os.path.realpath(folder / name))
+    if not real.is_relative_to(os.path.realpath(folder)):
+        raise UnsupportedByProvider(
+            f"{folder.name}/{name} is a link out of the build context"
+        )
 
 
 _UTF8: Final = {"encoding": "utf-8", "errors": "surrogateescape"}

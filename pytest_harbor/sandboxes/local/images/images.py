@@ -33,7 +33,11 @@ from pytest_harbor.sandboxes.install import Installs
 from pytest_harbor.sandboxes.local.broker import joined
 from pytest_harbor.sandboxes.local.cache import Cache, cache_home
 from pytest_harbor.sandboxes.local.images import rootfs
-from pytest_harbor.sandboxes.local.images.context import Context, Owner
+from pytest_harbor.sandboxes.local.images.context import (
+    Context,
+    Owner,
+    refuse_link_out,
+)
 from pytest_harbor.sandboxes.local.images.mapping import HOST, ImageMap
 from pytest_harbor.sandboxes.local.images.recipe import (
     Copy,
@@ -42,6 +46,7 @@ from pytest_harbor.sandboxes.local.images.recipe import (
     Run,
     Step,
     read,
+    this_platform,
 )
 from pytest_harbor.sandboxes.local.installs import this_machine
 from pytest_harbor.sandboxes.local.sandbox import LocalSandbox, refuse_user
@@ -114,6 +119,11 @@ class LocalImages:
         """
         if spec.build_context is not None:
             self._map.refuse_if_empty(_name(spec))
+        if spec.platform not in (None, this_platform()):
+            raise UnsupportedByProvider(
+                f"platform = {spec.platform!r}: the local sandbox builds for this "
+                f"machine alone ({this_platform()}); use --harbor-sandbox docker"
+            )
         recipe = self._recipe(spec, SYSTEM_PATH)
         target = self._target(spec, recipe)
         if spec.install is not None and target != HOST:
@@ -137,6 +147,7 @@ class LocalImages:
         if spec.build_context is None:
             return None
         file = spec.build_context / "Dockerfile"
+        refuse_link_out(spec.build_context, file.name)
         try:
             text = file.read_text(encoding="utf-8-sig", errors="surrogateescape")
         except OSError as error:
@@ -311,9 +322,12 @@ class _Build:
 
     async def _run(self, sandbox: LocalSandbox, step: Run, log: Path) -> None:
         await anyio.Path(log).unlink(missing_ok=True)
-        done = await sandbox.exec(
-            list(step.argv), user=step.user, cwd=step.workdir, env=step.env, log=log
-        )
+        try:
+            done = await sandbox.exec(
+                list(step.argv), user=step.user, cwd=step.workdir, env=step.env, log=log
+            )
+        except UnsupportedByProvider as error:  # no such user
+            raise self._failed(step, str(error)) from error
         if done.ok:
             return
         lines = await anyio.to_thread.run_sync(_last_lines, log)

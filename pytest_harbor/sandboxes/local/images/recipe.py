@@ -200,9 +200,8 @@ class _Reading:
             self.refuse("a second FROM (a build of several stages)")
         values = [expand(value, self.args) for value in command.value]
         for flag, value in self._flags(command, frozenset({"platform"})):
-            machine = _MACHINES.get(platform.machine(), platform.machine())
             wanted = expand(value, {**_platform_args(), **self.args})
-            if wanted not in (f"linux/{machine}", f"linux/{platform.machine()}"):
+            if wanted not in (this_platform(), f"linux/{platform.machine()}"):
                 self.refuse(f"FROM --{flag}={wanted}")
         if not values or not values[0]:
             self.wrong("FROM needs the name of an image")
@@ -366,9 +365,14 @@ def _parse(text: str, name: str) -> Sequence[Any]:
         raise UnsupportedByProvider(f"{name}: {error}") from None
 
 
+def this_platform() -> str:
+    """This machine, as images call it: ``linux/amd64``."""
+    return f"linux/{_MACHINES.get(platform.machine(), platform.machine())}"
+
+
 def _platform_args() -> dict[str, str]:
-    machine = _MACHINES.get(platform.machine(), platform.machine())
-    values = {"PLATFORM": f"linux/{machine}", "OS": "linux", "ARCH": machine}
+    system, machine = this_platform().split("/")
+    values = {"PLATFORM": this_platform(), "OS": system, "ARCH": machine}
     return {
         f"{side}{name}": value
         for side in ("TARGET", "BUILD")
