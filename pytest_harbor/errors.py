@@ -190,7 +190,8 @@ class ServerRefused(ProtocolError):
     """Raised when a server answers with an error.
 
     ``status`` is the HTTP status; ``code`` the JSON-RPC code or the endpoint's own name
-    of the error; ``body`` the start of what it said.
+    of the error; ``body`` the start of what it said; ``retry_after_seconds`` when it
+    asks to be asked again.
     """
 
     kind = SERVER_REFUSED
@@ -203,11 +204,13 @@ class ServerRefused(ProtocolError):
         status: int | None = None,
         code: int | str | None = None,
         body: str = "",
+        retry_after_seconds: float | None = None,
     ) -> None:
         super().__init__(message, url=url)
         self.status = status
         self.code = code
         self.body = body
+        self.retry_after_seconds = retry_after_seconds
 
 
 class TrajectoryError(HarborError, ValueError):

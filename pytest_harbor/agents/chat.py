@@ -54,6 +54,7 @@ DEFAULT_MAX_TURNS: Final = 100
 REQUEST_SECONDS: Final = 600.0
 TRIES: Final = 4
 FIRST_PAUSE_SECONDS: Final = 1.0
+LONGEST_PAUSE_SECONDS: Final = 60.0
 SYSTEM_PROMPT: Final = """\
 You work on a task in a Linux sandbox. Use the `shell` tool to look around and to do the \
 work; each call runs a command of its own, in {workdir}. Nobody can answer questions. \
@@ -273,9 +274,10 @@ class ChatAgent:
             except (ServerUnreachable, ServerRefused) as error:
                 if number == TRIES or not _may_pass(error):
                     raise failure_of(error) from error
+                wait = pause_before_retry(error, pause)
             except (ProtocolError, MissingExtra) as error:
                 raise failure_of(error) from error
-            await anyio.sleep(pause)
+            await anyio.sleep(wait)
             pause *= 2
         raise AssertionError("the last try returns or raises")
 
@@ -306,6 +308,12 @@ def failure_of(error: Exception) -> AgentError:
     elif status in (400, 404, 422) or isinstance(error, MissingExtra):
         kind = AGENT_CONFIG_ERROR
     return AgentError(str(error), kind, status)
+
+
+def pause_before_retry(error: ProtocolError, pause: float) -> float:
+    """Seconds before the next try: what the endpoint asks for, within reason."""
+    asked = error.retry_after_seconds if isinstance(error, ServerRefused) else None
+    return max(pause, min(asked or 0.0, LONGEST_PAUSE_SECONDS))
 
 
 def _may_pass(error: Exception) -> bool:

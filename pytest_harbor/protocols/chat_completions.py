@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import os
 import uuid
 from collections.abc import Mapping, Sequence
@@ -236,7 +237,17 @@ def _refusal(
         status=error.status_code,
         code=code if isinstance(code, (str, int)) else None,
         body=said,
+        retry_after_seconds=_retry_after(error.response.headers.get("retry-after")),
     )
+
+
+def _retry_after(header: str | None) -> float | None:
+    """Seconds; a date is left out, which few send."""
+    try:
+        seconds = float(header or "")
+    except ValueError:
+        return None
+    return seconds if 0 <= seconds < math.inf else None
 
 
 def _read(answer: Any, *, schema_used: bool) -> Completion:

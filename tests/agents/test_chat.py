@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from types import SimpleNamespace
 
 import anyio
 import pytest
@@ -24,12 +25,13 @@ from model_server import (
     Scene,
     Together,
 )
+from pytest_harbor.agents import chat
 from pytest_harbor.agents.api import AgentTurn, McpServer
-from pytest_harbor.agents.chat import NO_RESULT, ChatAgent
+from pytest_harbor.agents.chat import NO_RESULT, ChatAgent, pause_before_retry
 from pytest_harbor.agents.chat_tools import RemoteTools, arguments_of
 from pytest_harbor.agents.outcome_policy import parse_policy
 from pytest_harbor.agents.trajectory import read_trajectory
-from pytest_harbor.errors import SandboxLost
+from pytest_harbor.errors import SandboxLost, ServerRefused
 from pytest_harbor.protocols import chat_completions
 from pytest_harbor.protocols.chat_completions import Completion, ToolCall, Usage
 from pytest_harbor.sandboxes.api import ExecResult
@@ -63,6 +65,24 @@ def turn(sandbox, tmp_path):
         )
 
     return make
+
+
+@pytest.fixture
+def end_budget(monkeypatch):
+    """Ends the turn's budget at once, however fast the machine is."""
+    scopes = []
+
+    def move_on_after(seconds):
+        scopes.append(anyio.CancelScope())
+        return scopes[-1]
+
+    stand_in = SimpleNamespace(move_on_after=move_on_after, sleep=anyio.sleep)
+    monkeypatch.setattr(chat, "anyio", stand_in)
+
+    def end():
+        scopes[-1].cancel()
+
+    return end
 
 
 @pytest.fixture
@@ -153,10 +173,20 @@ def test_failures_are_told_apart(run, fault, kind, status, action, requests):
     assert KEY not in str(result.failure)
 
 
-def test_what_passes_is_tried_again(run):
-    scene = Scene("do it", Fault("rate_limit", times=2), Say("In the end."))
-    with ModelServer(scene) as server:
+def test_what_passes_is_tried_again_when_the_endpoint_says(run, monkeypatch):
+    asked = []
+
+    def pause(error, pause):
+        asked.append(error.retry_after_seconds)
+        return 0.0
+
+    monkeypatch.setattr(chat, "pause_before_retry", pause)
+    faults = [
+        Fault("rate_limit", times=1, retry_after=after) for after in ("7", "some day")
+    ]
+    with ModelServer(Scene("do it", *faults, Say("In the end."))) as server:
         result = run(server)
+    assert asked == [7.0, None]
     assert (result.text, result.failure) == ("In the end.", None)
     assert len(server.requests) == 3
 
@@ -228,24 +258,21 @@ def test_arguments_that_are_none(arguments, problem):
 
 
 def test_a_budget_that_ends_in_a_call_leaves_a_session_that_can_go_on(
-    run, turn, sandbox
+    run, turn, sandbox, end_budget
 ):
     """Endpoints refuse a tool call without an answer."""
 
-    async def forever(command):
+    async def hang(command):
+        end_budget()
         await anyio.sleep_forever()
 
-    sandbox.owner.answer = forever
+    sandbox.owner.answer = hang
     scenes = (
         Scene("first", Together((Run("one"), Run("two"))), Say("never")),
         Scene("second", Say("Two.")),
     )
     with ModelServer(*scenes) as server:
-        result = run(
-            server,
-            turn("first", budget_seconds=1.0),
-            turn("second", continues=True),
-        )
+        result = run(server, turn("first"), turn("second", continues=True))
     assert result.text == "Two."
     asked = server.turns[-1].body["messages"]
     assert [m["role"] for m in asked] == [
@@ -254,6 +281,19 @@ def test_a_budget_that_ends_in_a_call_leaves_a_session_that_can_go_on(
     called = [call["id"] for call in asked[2]["tool_calls"]]
     assert [m["tool_call_id"] for m in asked[3:5]] == called
     assert {m["content"] for m in asked[3:5]} == {NO_RESULT}
+
+
+def test_an_empty_answer_is_sent_back_as_text(run, turn):
+    """Endpoints take null for an answer with tool calls only."""
+    scenes = Scene("first", Say("")), Scene("second", Say("Two."))
+    with ModelServer(*scenes) as server:
+        run(server, turn("first"), turn("second", continues=True))
+    answers = [
+        m["content"]
+        for m in server.requests[-1].body["messages"]
+        if m["role"] == "assistant"
+    ]
+    assert answers == [""]
 
 
 def test_a_dead_sandbox_is_an_outage_with_a_log(run, sandbox, tmp_path):
@@ -379,6 +419,39 @@ def test_servers_are_reached_from_this_machine(sandbox, url, reached):
     main = At(sandbox.owner, "10.0.0.1")
     main.sidecars["notes"] = At(sandbox.owner, "10.0.0.2")
     assert anyio.run(RemoteTools(main)._reachable, url) == reached
+
+
+@pytest.mark.parametrize("end", ["budget", "outage"])
+def test_open_sessions_of_servers_hide_no_end(run, turn, sandbox, end_budget, end):
+    from pytest_harbor.env import Environment
+
+    async def answer(command):
+        if end == "budget":
+            end_budget()
+            await anyio.sleep_forever()
+        return SandboxLost("container is gone")
+
+    sandbox.owner.answer = answer
+    scene = Scene("do it", Run("ls"), Say("never"))
+    env = Environment("desk", state={})
+    with env.serving() as url, ModelServer(scene) as server:
+        servers = (McpServer("desk", "streamable-http", url=f"{url}/mcp"),)
+        if end == "outage":
+            with pytest.raises(SandboxLost, match="container is gone"):
+                run(server, turn(mcp_servers=servers))
+            return
+        result = run(server, turn(mcp_servers=servers))
+    assert result.warnings == ()
+    assert result.failure.kind == "agent_timeout"
+    assert len(result.trajectory["steps"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("asked", "pause"), [(None, 1.0), (0.5, 1.0), (20.0, 20.0), (3600.0, 60.0)]
+)
+def test_an_endpoint_may_say_when_to_ask_again(asked, pause):
+    error = ServerRefused("later", status=429, retry_after_seconds=asked)
+    assert pause_before_retry(error, 1.0) == pause
 
 
 @pytest.mark.parametrize(
