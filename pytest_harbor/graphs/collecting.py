@@ -10,7 +10,7 @@ import os
 import posixpath
 import re
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -87,6 +87,27 @@ class Facts:
         if not size.isdecimal() or not re.fullmatch("[0-7]{1,4}", mode):
             return None
         return cls(int(size), int(mode, 8) & 0o777)
+
+
+@dataclass(frozen=True)
+class Caps:
+    """What one step may collect, in bytes."""
+
+    file_bytes: int
+    step_bytes: int
+
+    def problems(self, sizes: Iterable[tuple[str, int]]) -> dict[str, str]:
+        """Which files are too many, in their order, and why."""
+        found: dict[str, str] = {}
+        total = 0
+        for name, size in sizes:
+            if size > self.file_bytes:
+                found[name] = f"has more than {self.file_bytes} bytes"
+            elif total + size > self.step_bytes:
+                found[name] = f"passes the {self.step_bytes} bytes of one step"
+            else:
+                total += size
+        return found
 
 
 @dataclass
@@ -206,16 +227,29 @@ async def take_all(
     base_path: str,
     exclude: frozenset[str],
     folder: Path,
-    limits: TransferLimits,
+    caps: Caps,
 ) -> Harvest:
     """Copy every regular file below ``base_path``. Raises as :func:`take_named`.
 
-    A folder that is not there is an empty one.
+    A folder that is not there is an empty one. Where not all of it may be collected, one
+    file that is too large does not keep the others from it.
     """
     harvest = Harvest()
+    limits = TransferLimits(max_bytes=caps.step_bytes)
     facts = await _resolved(sandbox, [base_path])
     base = (facts[0][0] if facts else "") or base_path
     known = await _facts(sandbox, base)
+    wished = {
+        name: known[name]
+        for name in sorted(known)
+        if posixpath.basename(name) not in exclude and not name_problem(name)
+    }
+    if too_much := caps.problems((name, one.size) for name, one in wished.items()):
+        names = [name for name in wished if name not in too_much]
+        entries = [Entry(name, posixpath.join(base, name), name) for name in names]
+        harvest = await take_named(sandbox, entries, base, folder, limits)
+        harvest.warnings += [f"{name} {why}" for name, why in too_much.items()]
+        return harvest
     (result,) = await sandbox.download([Download(base, folder)], limits=limits)
     if result.status == "failed" and not result.is_missing:
         harvest.warnings.append(f"{base_path}: {result.reason}")

@@ -262,6 +262,14 @@ def test_sizes_are_capped_per_file_and_step(collect):
     assert result.step("take").warnings == ("b passes the 100 bytes of one step",)
 
 
+def test_a_huge_file_keeps_no_other_from_being_collected(collect):
+    script = EMPTY + "truncate -s 3G big && mkdir sub && echo > sub/big && ln -s big l"
+    result = collect(script, take())
+    assert contents(result) == {"sub/big": "\n"}
+    (warning,) = result.step("take").warnings
+    assert warning == f"big has more than {512 * 1024**2} bytes"
+
+
 def test_a_file_that_cannot_be_stored_is_a_warning(collect, library):
     class Picky(FolderStore):
         async def put(self, key, content):

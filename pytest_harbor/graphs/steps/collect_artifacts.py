@@ -14,6 +14,7 @@ import anyio.to_thread
 from pytest_harbor.errors import StepError
 from pytest_harbor.events import Json
 from pytest_harbor.graphs.collecting import (
+    Caps,
     Harvest,
     Taken,
     is_url,
@@ -101,13 +102,13 @@ async def _harvest(
     paths: Sequence[str],
     folder: Path,
 ) -> Harvest:
-    limits = TransferLimits(max_bytes=run.settings.max_collect_bytes)
+    settings = run.settings
+    caps = Caps(settings.max_collect_file_bytes, settings.max_collect_bytes)
     if not paths:
         exclude = frozenset(step.exclude_basenames)
-        harvest = await take_all(
-            sandbox, step.base_path, exclude, folder / "all", limits
-        )
+        harvest = await take_all(sandbox, step.base_path, exclude, folder / "all", caps)
     else:
+        limits = TransferLimits(max_bytes=caps.step_bytes)
         decided = wanted(step.base_path, paths)
         harvest = Harvest()
         if decided.entries:
@@ -115,26 +116,15 @@ async def _harvest(
                 sandbox, decided.entries, step.base_path, folder, limits
             )
         harvest.warnings += [f"{entry} {why}" for entry, why in decided.refused.items()]
-    return _within_caps(harvest, run)
+    return _within(harvest, caps)
 
 
-def _within_caps(harvest: Harvest, run: StepRun) -> Harvest:
-    """The files that keep the caps; for the others a warning."""
-    kept: list[Taken] = []
-    total = 0
-    settings = run.settings
-    for taken in harvest.taken:
-        total += taken.size
-        if taken.size > settings.max_collect_file_bytes:
-            problem = f"has more than {settings.max_collect_file_bytes} bytes"
-        elif total > settings.max_collect_bytes:
-            problem = f"passes the {settings.max_collect_bytes} bytes of one step"
-        else:
-            kept.append(taken)
-            continue
-        total -= taken.size
-        harvest.warnings.append(f"{taken.written} {problem}")
-    return Harvest(kept, harvest.warnings)
+def _within(harvest: Harvest, caps: Caps) -> Harvest:
+    """The files that keep the caps, as they were copied; for the others a warning."""
+    problems = caps.problems((one.written, one.size) for one in harvest.taken)
+    kept = [one for one in harvest.taken if one.written not in problems]
+    warnings = [f"{written} {why}" for written, why in problems.items()]
+    return Harvest(kept, harvest.warnings + warnings)
 
 
 def _masked(taken: Sequence[Taken], masker: Masker) -> list[Taken]:
