@@ -19,11 +19,12 @@ from pytest_harbor.collection.live_step_run import LiveStepRun
 from pytest_harbor.collection.places import run_places
 from pytest_harbor.collection.private import skip_at_item
 from pytest_harbor.collection.step_files import step_types
+from pytest_harbor.collection.warnings import warn_of_item
 from pytest_harbor.errors import SANDBOX_UNAVAILABLE, HarborError
 from pytest_harbor.events import Event
 from pytest_harbor.results import junit, step_records
 from pytest_harbor.results.records import Origin, Records
-from pytest_harbor.results.step_text import step_text
+from pytest_harbor.results.step_text import step_text, step_warnings
 
 if TYPE_CHECKING:
     from pytest_harbor.collection.providers import Choice
@@ -140,6 +141,9 @@ def _run(request: StepRequest) -> tuple[StepRunResult, Run]:
         verdict = replace(verdict, outcome="skipped")
     _record(request, records, origin, result, verdict)
     live.settle(verdict.steps)
+    if verdict.outcome == "passed":  # else its text has them
+        for line in step_warnings(result):
+            warn_of_item(item, line)
     root = item.config.rootpath
     item.user_properties += junit.step_task_properties(
         result, attempt=request.attempt, min_reward=origin.min_reward, root=root

@@ -27,8 +27,18 @@ def warn(config: pytest.Config, message: str, path: Path) -> None:
 
     Under pytest-xdist every worker collects the same tasks, so only the first speaks.
     """
-    if getattr(config, "workerinput", {}).get("workerid", "gw0") != "gw0":
-        return
+    if getattr(config, "workerinput", {}).get("workerid", "gw0") == "gw0":
+        _show(config, message, path)
+
+
+def warn_of_item(item: pytest.Item, message: str) -> None:
+    """Show what the run of an item warned of, while it runs."""
+    _show(item.config, f"{item.name}: {message}", item.path, nodeid=item.nodeid)
+
+
+def _show(
+    config: pytest.Config, message: str, path: Path, *, nodeid: str | None = None
+) -> None:
     place = shown(str(path))
     warning = PytestHarborWarning(shown(message))
     try:
@@ -38,8 +48,8 @@ def warn(config: pytest.Config, message: str, path: Path) -> None:
         config.hook.pytest_warning_recorded.call_historic(
             kwargs={
                 "warning_message": record,
-                "when": "collect",
-                "nodeid": "",
+                "when": "collect" if nodeid is None else "runtest",
+                "nodeid": nodeid or "",
                 "location": None,
             }
         )

@@ -22,14 +22,20 @@ def step_text(result: StepRunResult, verdict: Verdict, *, root: Path) -> str:
     if verdict.outcome != "passed":
         blocks += _last_reply(result)
     blocks += [
-        f"warning: {line}" for line in result.warnings if line not in verdict.message
-    ]
-    blocks += [
-        f"warning: {step.id}: {line}" for step in result.steps for line in step.warnings
+        f"warning: {line}"
+        for line in step_warnings(result)
+        if line not in verdict.message
     ]
     if result.logs is not None:
         blocks.append(f"logs: {relative_to(result.logs, root)}")
     return "\n".join(blocks)
+
+
+def step_warnings(result: StepRunResult) -> Iterator[str]:
+    """What the run and its steps warned of, a step's with its ID."""
+    yield from result.warnings
+    for step in result.steps:
+        yield from (f"{step.id}: {line}" for line in step.warnings)
 
 
 def _steps(result: StepRunResult, verdict: Verdict) -> Iterator[str]:

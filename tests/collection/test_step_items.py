@@ -25,10 +25,13 @@ class Do(Step):
     fails: str = ""
     times: int = 1000
     score: float | None = None
+    warns: str = ""
     hangs: bool = False
 
 async def do(step, run):
     TRIES.append(step.id)
+    if step.warns:
+        run.warn(step.warns)
     if step.hangs:
         await anyio.sleep_forever()
     if step.fails and TRIES.count(step.id) <= step.times:
@@ -138,6 +141,16 @@ def test_the_text_has_verifier_rows_and_steps(doing: Project):
             "  FAIL  c: is good",
             "logs: .pytest_harbor/*/t-1",
         ]
+    )
+
+
+@pytest.mark.parametrize("options", [(), ("-W", "error"), ("-n", "1")])
+def test_warnings_of_a_run_that_passed_are_pytests(doing: Project, options):
+    task(doing, "odd", {"warns": "notes.md is not there"}, {})
+    result = doing.run("-p", "xdist", *options)
+    result.assert_outcomes(passed=1, warnings=1)
+    result.stdout.fnmatch_lines(
+        ["*PytestHarborWarning: odd: s1: notes.md is not there"]
     )
 
 
