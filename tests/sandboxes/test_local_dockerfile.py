@@ -242,6 +242,14 @@ def test_a_failing_instruction_is_told(context, ask, cache, dockerfile, line, te
     assert half_made(cache) == []
 
 
+def test_the_kernel_has_room_for_so_many_layers(context, ask):
+    runs = "".join(f"RUN true {number}\n" for number in range(200))
+    with pytest.raises(
+        UnsupportedByProvider, match="200 RUN instructions are too many"
+    ):
+        ask(context(f"FROM debian:12\n{runs}"))
+
+
 def test_a_network_that_fails_a_command_is_an_outage(context, ask):
     folder = context(
         "FROM debian:12\nRUN echo 'curl: (6) Could not resolve host'; exit 6\n"

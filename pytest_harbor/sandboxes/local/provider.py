@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -45,12 +45,8 @@ from pytest_harbor.sandboxes.local.broker import wire
 from pytest_harbor.sandboxes.local.client import BrokerClient, receive
 from pytest_harbor.sandboxes.local.etc import copy_etc
 from pytest_harbor.sandboxes.local.ground import PLACES, Ground
-from pytest_harbor.sandboxes.local.images.images import (
-    Image,
-    LocalImages,
-    Workshop,
-    empty_tar,
-)
+from pytest_harbor.sandboxes.local.images.build import Workshop, empty_tar
+from pytest_harbor.sandboxes.local.images.images import Image, LocalImages
 from pytest_harbor.sandboxes.local.refusals import (
     has_image,
     image_key,
@@ -67,7 +63,6 @@ from pytest_harbor.sandboxes.local.sandbox import (
 from pytest_harbor.sandboxes.local.stack import Stack, overlays, part_name
 from pytest_harbor.settings import LocalMode
 
-DEFAULT_WORKDIR = "/app"
 _NOT_ENVIRONMENT = frozenset({"Dockerfile", "docker-compose.yaml"})
 _numbers = itertools.count(1)
 
@@ -270,7 +265,7 @@ class LocalProvider(Provider):
             return await self._start_namespaces(inside, name, stack=stack)
 
         skeleton = guards.skeleton(ready.folder)
-        arguments = self._arguments(ready.land, inside, ())
+        arguments = userland.command_line(ready.land, inside, ())
         workshop = Workshop(
             skeleton,
             ready.land.path,
@@ -330,7 +325,7 @@ class LocalProvider(Provider):
     ) -> inplace.InPlaceSandbox:
         ready = self._ready
         assert ready is not None
-        workdir = spec.workdir or DEFAULT_WORKDIR
+        workdir = spec.workdir or userland.DEFAULT_WORKDIR
         await anyio.Path(workdir).mkdir(parents=True, exist_ok=True)
         identity = _identity(name)
         request = {"op": "settle", "place": identity}
@@ -348,32 +343,6 @@ class LocalProvider(Provider):
         self._remember(sandbox)
         return sandbox
 
-    def _arguments(
-        self,
-        land: userland.Userland,
-        spec: EnvironmentSpec,
-        binds: Sequence[userland.Bind],
-    ) -> Callable[[Stack | None], list[str]]:
-        """Bubblewrap's command line for a spec, as a function of its image's files."""
-        folders = (spec.files, spec.build_context)
-        kept_away = [Path.cwd(), *(one.parent for one in folders if one is not None)]
-        hidden = userland.hidden_folders(kept_away, userland.SHARED_FOLDERS)
-        land = replace(land, hidden=hidden, read_only=spec.read_only_folders)
-        mounts = userland.host_mounts()
-
-        def arguments(stack: Stack | None) -> list[str]:
-            return userland.bwrap_arguments(
-                land,
-                own_network=spec.network == "no-network",
-                workdir=spec.workdir or DEFAULT_WORKDIR,
-                mounts=mounts,
-                room_bytes=userland.room_bytes(spec.limits.storage_mib),
-                binds=binds,
-                stack=stack,
-            )
-
-        return arguments
-
     async def _start_namespaces(
         self,
         spec: EnvironmentSpec,
@@ -388,7 +357,7 @@ class LocalProvider(Provider):
         land = ready.land
         assert land is not None
         own_network = spec.network == "no-network"
-        arguments = self._arguments(land, spec, binds)
+        arguments = userland.command_line(land, spec, binds)
         if image is not None:
             skeleton = guards.skeleton(ready.folder)
             stack = Stack(skeleton, image.base, image.layers)
@@ -405,7 +374,7 @@ class LocalProvider(Provider):
         }
         channel = ready.broker.request(request)
         reply = await _await_start(ready.broker, channel, name)
-        said = image or Image(None, workdir=DEFAULT_WORKDIR)
+        said = image or Image(None, workdir=userland.DEFAULT_WORKDIR)
         facts = Facts(
             id=identity,
             workdir=spec.workdir or said.workdir,

@@ -6,12 +6,12 @@ import os
 import stat
 import subprocess
 import sys
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from pytest_harbor.sandboxes.api import VERIFIER_TOOLS
+from pytest_harbor.sandboxes.api import VERIFIER_TOOLS, EnvironmentSpec
 from pytest_harbor.sandboxes.local.broker import kernel
 from pytest_harbor.sandboxes.local.broker.main import HOLDER, READY
 from pytest_harbor.sandboxes.local.stack import Stack
@@ -28,6 +28,7 @@ SHARED_FOLDERS: Final = (
 )
 """Folders of the host that sandboxes see, copy-on-write. Nothing else of it."""
 
+DEFAULT_WORKDIR: Final = "/app"
 SYSTEM_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 _ROOM_MIB: Final = 8192
@@ -178,6 +179,33 @@ def bwrap_arguments(
         arguments += _folders(workdir)
     holder = _holder(userland) if stack is None or stack.base is None else _OTHER_HOLDER
     arguments += ["--chdir", "/", "--", "/bin/sh", "-c", holder]
+    return arguments
+
+
+def command_line(
+    userland: Userland, spec: EnvironmentSpec, binds: Sequence[Bind]
+) -> Callable[[Stack | None], list[str]]:
+    """Bubblewrap's arguments for a spec, as a function of its image's files."""
+    folders = (spec.files, spec.build_context)
+    kept_away = [Path.cwd(), *(one.parent for one in folders if one is not None)]
+    land = replace(
+        userland,
+        hidden=hidden_folders(kept_away, SHARED_FOLDERS),
+        read_only=spec.read_only_folders,
+    )
+    mounts = host_mounts()
+
+    def arguments(stack: Stack | None) -> list[str]:
+        return bwrap_arguments(
+            land,
+            own_network=spec.network == "no-network",
+            workdir=spec.workdir or DEFAULT_WORKDIR,
+            mounts=mounts,
+            room_bytes=room_bytes(spec.limits.storage_mib),
+            binds=binds,
+            stack=stack,
+        )
+
     return arguments
 
 
