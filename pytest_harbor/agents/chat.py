@@ -301,13 +301,18 @@ def failure_of(error: Exception) -> AgentError:
         return AgentError(str(error), AGENT_TOKEN_LIMIT)
     status = error.status if isinstance(error, ServerRefused) else None
     kind = AGENT_REQUEST_FAILED
-    if status in (401, 403):
+    if status in (401, 402, 403):
         kind = AGENT_AUTH_ERROR
     elif status == 429:
         kind = AGENT_RATE_LIMITED
-    elif status in (400, 404, 422) or isinstance(error, MissingExtra):
+    elif isinstance(error, MissingExtra) or _is_our_fault(status):
         kind = AGENT_CONFIG_ERROR
     return AgentError(str(error), kind, status)
+
+
+def _is_our_fault(status: int | None) -> bool:
+    """Whether the endpoint refuses the request itself, so that no other try helps."""
+    return status is not None and status < 500 and status not in _PASSING
 
 
 def pause_before_retry(error: ProtocolError, pause: float) -> float:

@@ -173,6 +173,23 @@ def test_failures_are_told_apart(run, fault, kind, status, action, requests):
     assert KEY not in str(result.failure)
 
 
+@pytest.mark.parametrize(
+    ("status", "kind", "action"),
+    [
+        (302, "agent_config_error", "fail"),  # no redirect is followed
+        (402, "agent_auth_error", "fail"),
+        (404, "agent_config_error", "fail"),
+        (408, "agent_request_failed", "retry"),
+        (413, "agent_config_error", "fail"),
+        (529, "agent_request_failed", "retry"),
+    ],
+)
+def test_other_statuses(status, kind, action):
+    failure = chat.failure_of(ServerRefused("no", status=status))
+    assert (failure.kind, failure.status) == (kind, status)
+    assert DEFAULTS.action(kind, status) == action
+
+
 def test_what_passes_is_tried_again_when_the_endpoint_says(run, monkeypatch):
     asked = []
 
