@@ -133,3 +133,27 @@ def test_keys_and_headers_are_masked(
     assert "not you with Bearer ***" in everything
     assert KEY not in everything
     assert TOKEN not in everything
+
+
+@pytest.mark.docker
+def test_in_a_container_without_network(run_docker, tmp_path: Path, toml: str) -> None:
+    """The model is asked from here: nothing of it is in the container."""
+    scene = Scene("Do it.", Run("id -u; env; echo done >made"), Say("Done."))
+    check = 'test "$(cat /app/made)" = done && echo 1 > /logs/verifier/reward.txt'
+    with ModelServer(scene) as server:
+        result = run_docker(
+            write_task(
+                tmp_path / "task",
+                f'{toml}network_mode = "no-network"\n[agent]\nuser = 1000\n',
+                test=check,
+            ),
+            ChatAgent(model=MODEL),
+            environ={"OPENAI_BASE_URL": f"{server.url}/v1", "OPENAI_API_KEY": KEY},
+        )
+    assert result.reward == 1.0, result
+    [told] = [
+        m["content"] for m in server.turns[-1].body["messages"] if m["role"] == "tool"
+    ]
+    assert told.startswith("1000\n")
+    assert KEY not in told
+    assert "OPENAI" not in told
