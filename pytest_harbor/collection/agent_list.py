@@ -75,7 +75,8 @@ def _chat(environ: Mapping[str, str]) -> Iterator[str]:
     yield "    install: none, it runs on this machine (pip install 'pytest-harbor[judge]')"
     yield "    model: --harbor-model is needed"
     yield (
-        "    continues a session: yes, MCP servers: yes, skills: no, trajectory: yes"
+        "    continues a session: yes, MCP servers: yes (streamable-http), skills: no, "
+        "trajectory: yes"
     )
 
 

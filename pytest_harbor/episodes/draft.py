@@ -119,12 +119,16 @@ class TurnDraft:
         )
 
     def _agent_steps(self) -> int | None:
-        """Steps of the agent itself in its transcript, whatever shape that has."""
+        """Steps of the agent itself in its transcript, whatever shape that has.
+
+        Context that it copied from an earlier transcript was counted there.
+        """
         steps = (self.agent.trajectory or {}).get("steps")
         if not isinstance(steps, list):
             return None
-        mine = [s for s in steps if isinstance(s, dict) and s.get("source") == "agent"]
-        return len(mine)
+        steps = [step for step in steps if isinstance(step, dict)]
+        mine = [step for step in steps if step.get("source") == "agent"]
+        return len([step for step in mine if not step.get("is_copied_context")])
 
     def _trajectory(self) -> Path | None:
         if self.keeps_session or self.agent.trajectory is None:

@@ -138,6 +138,14 @@ def test_a_sandbox_lost_before_the_verifier_is_an_outage(tmp_path, run_scripted,
     assert (result.status, result.failure_kind) == ("outage", "harbor:sandbox_lost")
 
 
+def test_steps_are_the_agents_own_and_counted_once(tmp_path, run_scripted, agent):
+    copied = {"source": "agent", "message": "before", "is_copied_context": True}
+    mine = {"source": "agent", "message": "now"}
+    agent.trajectory = {"steps": [copied, {"source": "user", "message": "?"}, mine, 7]}
+    result = run_scripted(write_task(tmp_path / "task"), agent)
+    assert result.turns[0].agent_steps == 1
+
+
 def test_trajectories_that_are_none_are_not_joined(tmp_path, run_scripted, agent):
     agent.trajectory = {"something": "else"}
     result = run_scripted(steps(tmp_path, "a", "b"), agent, settings=CONTINUE)
