@@ -20,6 +20,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="tests marked docker or registry fail instead of being skipped when no "
         "Docker daemon or no npm registry answers (for CI)",
     )
+    parser.addoption(
+        "--real-agents",
+        default="claude-code,opencode",
+        metavar="NAMES",
+        help="agents that tests/episodes/test_real_agents.py installs and runs: some of "
+        "claude-code, codex, gemini-cli, opencode, qwen-code",
+    )
 
 
 @pytest.fixture(scope="session")

@@ -57,16 +57,25 @@ class Cli:
         return {self.key: key, self.url: f"{server.url}{self.path}", **quick}
 
 
-CLIS = [
-    Cli("claude-code", "some-claude", "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL", ""),
-    Cli("opencode", "openai/some-model", "OPENAI_API_KEY", "OPENAI_BASE_URL", "/v1"),
-]
+OPENAI = ("OPENAI_API_KEY", "OPENAI_BASE_URL", "/v1")
+CLIS = {
+    cli.name: cli
+    for cli in (
+        Cli("claude-code", "m-1", "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL", ""),
+        Cli("codex", "m-1", *OPENAI),
+        Cli("gemini-cli", "m-1", "GEMINI_API_KEY", "GOOGLE_GEMINI_BASE_URL", ""),
+        Cli("opencode", "openai/m-1", *OPENAI),
+        Cli("qwen-code", "m-1", *OPENAI),
+    )
+}
 DOCKER = pytest.mark.docker
 
 
-@pytest.fixture(params=CLIS, ids=lambda cli: cli.name)
-def cli(request) -> Cli:
-    return request.param
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Those that ``--real-agents`` names; the others are tested by hand."""
+    if "cli" in metafunc.fixturenames:
+        names = metafunc.config.getoption("--real-agents").split(",")
+        metafunc.parametrize("cli", [CLIS[name] for name in names], ids=names)
 
 
 @pytest.fixture(params=["local", pytest.param("docker", marks=DOCKER)])

@@ -28,7 +28,8 @@ INSTALL: Final = npm_script(
 suffix=
 [ "$libc" = glibc ] || suffix=-musl
 package=@anthropic-ai/claude-code-linux-$arch$suffix
-npm_unpack "$package" "$(npm_version "$package" "$AGENT_VERSION")" "$AGENT_PREFIX/package"
+version=$(npm_version "$package" "$AGENT_VERSION")
+npm_unpack "$package" "$version" "$AGENT_PREFIX/package"
 mv "$AGENT_PREFIX/package/claude" "$AGENT_PREFIX/bin/claude"
 chmod 755 "$AGENT_PREFIX/bin/claude"
 rm -rf "$AGENT_PREFIX/package"

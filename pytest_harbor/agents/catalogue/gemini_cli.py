@@ -56,7 +56,8 @@ def _defaults(key: str) -> str:
 INSTALL: Final = node_script(
     """
 need_node 20
-npm_unpack @google/gemini-cli "$(npm_version @google/gemini-cli "$AGENT_VERSION")" "$AGENT_PREFIX/package"
+version=$(npm_version @google/gemini-cli "$AGENT_VERSION")
+npm_unpack @google/gemini-cli "$version" "$AGENT_PREFIX/package"
 """,
     _defaults("gemini-api-key"),
     _defaults("vertex-ai"),

@@ -51,7 +51,8 @@ suffix=
 if [ "$arch" = x64 ] && ! grep -qw avx2 /proc/cpuinfo; then suffix=-baseline; fi
 [ "$libc" = glibc ] || suffix=$suffix-musl
 package=opencode-linux-$arch$suffix
-npm_unpack "$package" "$(npm_version "$package" "$AGENT_VERSION")" "$AGENT_PREFIX/package"
+version=$(npm_version "$package" "$AGENT_VERSION")
+npm_unpack "$package" "$version" "$AGENT_PREFIX/package"
 mkdir -p "$AGENT_PREFIX/lib"
 mv "$AGENT_PREFIX/package/bin/opencode" "$AGENT_PREFIX/lib/opencode"
 chmod 755 "$AGENT_PREFIX/lib/opencode"

@@ -28,7 +28,8 @@ exec "$node" "$entry" "$@"
 INSTALL: Final = node_script(
     """
 need_node 22
-npm_unpack @qwen-code/qwen-code "$(npm_version @qwen-code/qwen-code "$AGENT_VERSION")" "$AGENT_PREFIX/package"
+version=$(npm_version @qwen-code/qwen-code "$AGENT_VERSION")
+npm_unpack @qwen-code/qwen-code "$version" "$AGENT_PREFIX/package"
 find "$AGENT_PREFIX/package/vendor" -type f -name rg -exec chmod 755 {} + 2>/dev/null || true
 echo '{"general":{"enableAutoUpdate":false}}' >"$AGENT_PREFIX/defaults.json"
 """,
