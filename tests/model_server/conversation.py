@@ -25,6 +25,8 @@ class Tool:
     name: str
     schema: Mapping[str, Any]
     """JSON schema of its arguments; empty for a tool that takes free text."""
+    namespace: str = ""
+    """Of the responses API: where the tool's name is at home."""
 
     @property
     def properties(self) -> Mapping[str, Any]:

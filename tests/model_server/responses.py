@@ -28,7 +28,14 @@ def read(path: str, headers: Mapping[str, str], body: Mapping[str, Any]) -> Requ
     conversation = [found for entry in entries if (found := _message(entry))]
     if body.get("instructions"):
         conversation.insert(0, Message("system", body["instructions"]))
-    tools = (_tool(tool) for tool in body.get("tools") or ())
+    offered = (
+        {**inner, "namespace": tool["name"]}
+        if tool.get("type") == "namespace"
+        else inner
+        for tool in body.get("tools") or ()
+        for inner in tool.get("tools", [tool])
+    )
+    tools = (_tool(tool) for tool in offered)
     return Request(
         path=path,
         model=body["model"],
@@ -43,7 +50,8 @@ def read(path: str, headers: Mapping[str, str], body: Mapping[str, Any]) -> Requ
 def _tool(tool: Mapping[str, Any]) -> Tool | None:
     kind = tool.get("type")
     if kind == "function":
-        return Tool(tool["name"], tool.get("parameters") or {"properties": {}})
+        schema = tool.get("parameters") or {"properties": {}}
+        return Tool(tool["name"], schema, tool.get("namespace", ""))
     if kind == "custom":
         return Tool(tool["name"], {})
     if kind == "local_shell":
@@ -161,6 +169,8 @@ def _call(call: ToolCall) -> dict[str, Any]:
         "name": call.name,
         "status": "completed",
     }
+    if call.namespace:
+        item["namespace"] = call.namespace
     if call.free_text is not None:
         return {**item, "type": "custom_tool_call", "input": call.free_text}
     return {

@@ -101,6 +101,7 @@ class ToolCall:
     arguments: Mapping[str, Any]
     free_text: str | None = None
     """The whole input of a tool without a schema."""
+    namespace: str = ""
 
 
 @dataclass(frozen=True)
@@ -189,7 +190,7 @@ def _call(act: Run | Write | Call, tools: Sequence[Tool], call_id: str) -> ToolC
         tool = next((tool for tool in tools if tool.name.endswith(act.tool)), None)
         if tool is None:
             raise LookupError(f"no tool {act.tool!r} among {_names(tools)}")
-        return ToolCall(call_id, tool.name, act.arguments)
+        return ToolCall(call_id, tool.name, act.arguments, namespace=tool.namespace)
     if isinstance(act, Write):
         tool = _find(tools, WRITE_TOOLS)
         if tool is not None:
