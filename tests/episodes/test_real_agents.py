@@ -36,6 +36,7 @@ from task_folders import write_steps_task, write_task
 
 pytestmark = [pytest.mark.registry, pytest.mark.slow, pytest.mark.timeout(300)]
 
+SECRET_WORD = Call("secret_word", {})
 CONTINUE = {"turn_sessions": "continue"}
 
 
@@ -51,6 +52,8 @@ class Cli:
     """Added to the server's address."""
     tells_usage: bool = True
     """Whether its log has the tokens of each answer."""
+    secret_word: Call = SECRET_WORD
+    """How its model calls that tool of an MCP server."""
 
     def environ(self, server: ModelServer, key: str) -> dict[str, str]:
         # One retry, where a CLI lets itself be told: its own patience is long.
@@ -59,6 +62,7 @@ class Cli:
         return {self.key: key, self.url: f"{server.url}{self.path}", **quick}
 
 
+BRIDGED = {"name": "mcp__words__secret_word", "arguments": {}}
 OPENAI = ("OPENAI_API_KEY", "OPENAI_BASE_URL", "/v1")
 CLIS = {
     cli.name: cli
@@ -74,7 +78,7 @@ CLIS = {
             tells_usage=False,
         ),
         Cli("opencode", "openai/m-1", *OPENAI),
-        Cli("qwen-code", "m-1", *OPENAI),
+        Cli("qwen-code", "m-1", *OPENAI, secret_word=Call("tool_call", BRIDGED)),
     )
 }
 DOCKER = pytest.mark.docker
@@ -355,7 +359,7 @@ args = ["/app/words.sh"]
 
 @pytest.mark.parametrize("place", ["local"], indirect=True)
 def test_mcp_servers_and_skills_reach_it(cli, serve, run, toml, tmp_path) -> None:
-    server = serve(Scene("Do it", Call("secret_word", {}), Say("I asked.")))
+    server = serve(Scene("Do it", cli.secret_word, Say("I asked.")))
     skill = "---\nname: baking-bread\ndescription: How to bake.\n---\nKnead it.\n"
     files = {
         "environment/words.sh": WORDS,
@@ -368,4 +372,4 @@ def test_mcp_servers_and_skills_reach_it(cli, serve, run, toml, tmp_path) -> Non
     assert "the word is sesame" in server.turns[-1].texts("tool")[-1]
     assert "baking-bread" in json.dumps(server.turns[0].body)
     call = document(result.turns[0].trajectory).steps[1].tool_calls[0]
-    assert call.function_name.endswith("secret_word")
+    assert "secret_word" in f"{call.function_name} {call.arguments}"
