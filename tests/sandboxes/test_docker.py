@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -897,6 +898,30 @@ async def test_refused_before_anything_starts(provider, spec, changes, text):
         provider.check(_with(spec, **changes), [None])
     with pytest.raises(UnsupportedByProvider, match=text):
         await start(provider, _with(spec, **changes))
+
+
+@pytest.mark.parametrize(
+    ("component", "network", "refused"),
+    [
+        ("Podman Engine", {"network": "allowlist", "allowed_hosts": ("a.org",)}, True),
+        ("Podman Engine", {"phase_networks": (Network("public"),)}, True),
+        ("Podman Engine", {"compose_file": Path("x")}, True),
+        ("Podman Engine", {}, False),
+        ("Engine", {"network": "allowlist", "allowed_hosts": ("a.org",)}, False),
+    ],
+)
+async def test_networks_that_podman_would_leave_open(
+    provider, spec, component, network, refused
+):
+    facts = {"ApiVersion": "1.41", "Version": "4", "Components": [{"Name": component}]}
+    provider._engine = client_module.Engine({}, facts)
+    with (
+        pytest.raises(UnsupportedByProvider, match="Podman")
+        if refused
+        else (contextlib.nullcontext())
+    ):
+        provider.check(_with(spec, **network), [None])
+    provider._engine = None
 
 
 def test_docker_is_not_imported_by_looking_the_provider_up():

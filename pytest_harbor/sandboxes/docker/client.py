@@ -68,6 +68,9 @@ class Engine:
         """Where it is; ``None`` for docker-py's own default."""
         self.api_version = str(facts["ApiVersion"])
         self.version = str(facts["Version"])
+        names = [str(item.get("Name")) for item in facts.get("Components") or ()]
+        self.is_podman = any("podman" in name.lower() for name in names)
+        """True for Podman behind Docker's interface."""
         self._idle: list[docker.APIClient] = []
         self._lock = threading.Lock()
         self._threads = anyio.CapacityLimiter(_WORKER_THREADS)

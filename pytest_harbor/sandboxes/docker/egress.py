@@ -115,10 +115,7 @@ class NewEgress:
         with daemon_errors():
             client.connect_container_to_network(proxy, made.network)
             facts = client.inspect_container(proxy)
-        networks = facts["NetworkSettings"]["Networks"]
-        own = next(
-            item for item in networks.values() if item["NetworkID"] == made.network
-        )
+        own = facts["NetworkSettings"]["Networks"][made.network_name]
         if own.get("GlobalIPv6Address"):
             raise SandboxStartFailed(
                 "network_mode = 'allowlist': this daemon gives every network IPv6, by "

@@ -93,10 +93,10 @@ class DockerProvider(Provider):
             return Capabilities(available=False, reason=str(error))
         return Capabilities(
             available=True,
-            mode=f"Docker {engine.version}",
+            mode=f"{'Podman' if engine.is_podman else 'Docker'} {engine.version}",
             isolation="container",
             groups=True,
-            switches_network=True,
+            switches_network=not engine.is_podman,
         )
 
     def check(
@@ -113,6 +113,8 @@ class DockerProvider(Provider):
                 "environment/docker-compose.yaml; use 'no-network' or 'public' in "
                 "[environment]"
             )
+        if self._engine is not None:
+            _check_networks(self._engine, spec)
         if spec.read_only_folders:
             raise UnsupportedByProvider(
                 "docker: a container sees no folder of this host; put into its image "
@@ -139,6 +141,7 @@ class DockerProvider(Provider):
     ) -> DockerSandbox:
         self.check(spec, ())
         engine = await self._connected()
+        _check_networks(engine, spec)
         from pytest_harbor.sandboxes.docker.client import DaemonError
         from pytest_harbor.sandboxes.docker.create import start_error
 
@@ -425,6 +428,18 @@ class DockerProvider(Provider):
 
             self._removals = Removals()
         return self._removals
+
+
+def _check_networks(engine: Engine, spec: EnvironmentSpec) -> None:
+    """Refuse what Podman would leave open. Raises UnsupportedByProvider."""
+    is_filtered = spec.network == "allowlist" and spec.allowed_hosts
+    is_project = spec.compose_file is not None and spec.network == "no-network"
+    if engine.is_podman and (is_filtered or is_project or spec.phase_networks):
+        raise UnsupportedByProvider(
+            "network_mode: Podman's internal networks reach this machine. Only Docker's "
+            "own daemon enforces 'allowlist', a network of [agent] or [verifier] alone, "
+            "and 'no-network' with a Compose file"
+        )
 
 
 def _slug(name: str) -> str:
