@@ -332,6 +332,40 @@ def test_an_exception_reaches_into_an_ignored_folder(context):
 
 
 @pytest.mark.parametrize(
+    "ignore",
+    [
+        "*",
+        "*\n!d",
+        "*\n!d/e",
+        "**\n!d/x.py",
+        "d/**\n!d/e/y.py",
+        "d/*\n!d/x.py",
+        "**/e",
+        "d/e/\n",
+        "./a.txt\n/c.md",
+        "?.txt",
+        "[a-b].txt\n!a.txt",
+        "**/*.txt\n!d/e/z.txt",
+        "!a.txt\na.txt",
+        "d\n!d/e\nd/e/z.txt",
+    ],
+)
+def test_dockerignore_means_what_it_means_to_docker(context, ignore):
+    from docker.utils.build import exclude_paths
+
+    (context / ".dockerignore").write_text(ignore)
+    patterns = [line for line in ignore.splitlines() if line]
+    sent = exclude_paths(str(context), patterns)
+    files = {name for name in sent if not (context / name).is_dir()}
+    files -= {"Dockerfile", ".dockerignore"}  # which docker always sends
+    members = Context(context, "D").members(context)
+    found = {
+        name for name, path, _ in members if path.is_symlink() or not path.is_dir()
+    }
+    assert found - {".dockerignore"} == files
+
+
+@pytest.mark.parametrize(
     ("instruction", "why"),
     [
         ("COPY none t", "none: no such file in the build context"),

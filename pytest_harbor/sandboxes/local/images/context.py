@@ -15,13 +15,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final, Protocol
+from typing import IO, TYPE_CHECKING, Final, Protocol
 
 from pytest_harbor.errors import UnsupportedByProvider
 from pytest_harbor.sandboxes.local.images.recipe import Copy
 
 if TYPE_CHECKING:
-    from pathspec import PathSpec
+    from pathspec import GitIgnoreSpec
 
 IGNORE_FILE: Final = ".dockerignore"
 _CHUNK: Final = 1024 * 1024
@@ -165,16 +165,16 @@ class Context:
         return self._ignored is not None and self._ignored.match_file(relative)
 
     @cached_property
-    def _ignored(self) -> PathSpec[Any] | None:
+    def _ignored(self) -> GitIgnoreSpec | None:
         file = self._folder / IGNORE_FILE
         if not file.is_file():
             return None
-        from pathspec import PathSpec
+        from pathspec import GitIgnoreSpec
 
         refuse_link_out(self._folder, IGNORE_FILE)
         lines = file.read_text(encoding="utf-8-sig", errors="replace").splitlines()
         patterns = [git for line in lines if (git := _as_git(line))]
-        return PathSpec.from_lines("gitignore", patterns)
+        return GitIgnoreSpec.from_lines(patterns)
 
     def digest(self, copy: Copy, into: _Hash) -> None:
         """Add what an instruction copies: names, modes, link targets and bytes.
