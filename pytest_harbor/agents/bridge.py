@@ -72,7 +72,8 @@ class BridgedAgent(ServedAgent):
     keys are looked up in ``environ`` as the declaration says.
 
     ``env`` are variables for the command beside the declaration's, ``logs`` a folder on
-    the host for what it prints.
+    the host for what it prints. ``masker`` is the run's: it masks that folder, and comes to
+    know the command's keys. Answers are masked for those alone: steps go on with them.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class BridgedAgent(ServedAgent):
         *,
         logs: Path,
         environ: Mapping[str, str],
+        masker: Masker,
         env: Mapping[str, str] | None = None,
         model: str | None = None,
         network: NetworkMode = "public",
@@ -94,6 +96,7 @@ class BridgedAgent(ServedAgent):
         self._sandbox = sandbox
         self._logs = logs
         self._environ = environ
+        self._masker = masker
         self._env = dict(env or {})
         self._model = model
         self._network: NetworkMode = network
@@ -107,7 +110,8 @@ class BridgedAgent(ServedAgent):
 
     async def _answer(self, message: Incoming, setup: AgentSetup) -> Answer:
         conversation, needs = self._conversation(message.context_id, setup)
-        masker = Masker(needs.secrets)
+        own_keys = Masker(needs.secrets)
+        self._masker.add(*needs.secrets)
         if lacking := [str(problem) for problem in _lacking(needs)]:
             return _failed("; ".join(lacking), INFRA_ERROR, "agent_config_error")
         self._turns += 1
@@ -121,10 +125,11 @@ class BridgedAgent(ServedAgent):
         except SandboxError as error:
             return _failed(str(error), INFRA_ERROR, error.kind)
         finally:
-            await anyio.to_thread.run_sync(masker.folder, logs)
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(self._masker.folder, logs)
         conversation.turns += 1
         conversation.said.append((message.text, result.text or ""))
-        return _masked(_read(result), masker)
+        return _masked(_read(result), own_keys)
 
     def _conversation(
         self, context_id: str, setup: AgentSetup

@@ -131,6 +131,7 @@ class BridgeSource(AgentSource):
                 sandbox,
                 logs=logs,
                 environ=self._environ,
+                masker=around.masker,
                 env=launch.env,
                 model=launch.model,
             )

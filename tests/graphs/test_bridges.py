@@ -63,12 +63,13 @@ class Use(Step):
 def deploy(local, tmp_path):
     """Run a step that deploys a declared agent, and uses it."""
 
-    async def deploy(declaration, use, *, environ=None, **launch):
+    async def deploy(declaration, use, *, environ=None, secrets=(), **launch):
         sources = bridged_agents(
             {declaration.name: lambda: declaration}, environ=environ or {}
         )
 
         async def act(step, step_run):
+            step_run.masker.add(*secrets)
             wanted = AgentLaunch(declaration.name, "clerk", **launch)
             instance = await step_run.start_agent(wanted)
             assert instance.url.startswith("http://127.0.0.1:")
@@ -267,6 +268,28 @@ async def test_trajectory_and_what_was_used(deploy):
     result = await deploy(declaration, use, environ={"KEY": SECRET})
     assert error_of(result) is None
     assert kept(result) == ["***\n"]
+
+
+@pytest.mark.parametrize("ends", [True, False])
+async def test_secrets_of_the_run_are_in_no_log(deploy, ends):
+    """Also when the prompt is given up and the command is cancelled."""
+
+    async def use(agent, instance):
+        script = 'echo "$KEY $NOTE"; ' + ("true" if ends else "sleep 61.7")
+        reply = await agent.send(script, timeout_seconds=30.0 if ends else 1.0)
+        if ends:
+            # Steps go on with what they are told, and records mask it.
+            assert reply.text == "*** note-of-the-run"
+
+    result = await deploy(
+        chatty(required_env=(("KEY",),)),
+        use,
+        environ={"KEY": SECRET},
+        env={"NOTE": "note-of-the-run"},
+        secrets=["note-of-the-run"],
+    )
+    assert error_of(result) is None
+    assert kept(result) == ["*** ***\n"]
 
 
 async def test_what_cannot_work_is_refused_before_a_sandbox(deploy, local):
