@@ -49,7 +49,9 @@ async def close_after_the_end(stage: Stage, this: Try) -> None:
         await close_session(stage, logs / "agent", this.warnings.append)
     except SandboxError as error:
         this.warnings.append(f"the agent's session was not closed: {error}")
-    await anyio.to_thread.run_sync(stage.seed.masker.folder, logs)
+    finally:
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(stage.seed.masker.folder, logs)
 
 
 def keep_trajectory(

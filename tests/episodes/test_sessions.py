@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import anyio
 import pytest
 
 from pytest_harbor.agents.api import AgentNeeds, AgentResult, AgentTurn
@@ -122,6 +123,29 @@ def test_an_end_that_fails_costs_no_score(tmp_path, run_scripted, agent, gate):
     assert [text for text in warnings if "what session?" in text] == [
         "ending the agent's session failed: ValueError: what session?"
     ]
+
+
+def test_what_it_writes_at_its_end_is_masked_whatever_comes(
+    tmp_path, run_scripted, agent
+):
+    """Here the episode's deadline."""
+
+    async def end_session(sandbox):
+        (agent.turn.logs / "end.txt").write_text("sesame-open-7")
+        await anyio.sleep_forever()
+
+    agent.asked = AgentNeeds(secrets=("sesame-open-7",))
+    agent.end_session = end_session
+    settings = {
+        **CONTINUE,
+        "enforce_task_timeouts": False,
+        "default_episode_timeout_seconds": 1.0,
+        "sandbox_start_timeout_s": 1.0,
+    }
+    task = steps(tmp_path, "a", "b", gate="min_reward = 2.0\n")
+    result = run_scripted(task, agent, settings=settings)
+    assert result.status == "deadline"
+    assert (agent.turn.logs / "end.txt").read_text() == "***"
 
 
 def test_a_sandbox_lost_after_the_last_score_costs_none(tmp_path, run_scripted, agent):
