@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_harbor.graphs.steps.api import Models, RunSettings
+from pytest_harbor.graphs.steps.api import Models, RunSettings, StepType
 from pytest_harbor.settings import Settings
+from pytest_harbor.tasks.steps.step import Step
 from step_bundles import agent_up, ask, env_up, take
 
 LIVE = "http://127.0.0.1:9/mcp"
@@ -175,14 +176,21 @@ def test_a_card_that_never_comes(run_steps, library):
 def test_an_agent_that_does_not_take_what_it_gets_is_stopped(
     run_steps, library, config, fields, message
 ):
+    running = []
+
+    async def look(_, run):
+        instances = run._run.deployments.all()
+        running.extend(not instance.is_stopped for instance in instances)
+
     library.agent(**config)
-    result = run_steps(agent_up(**fields))
-    assert message in failed(result)
+    result = run_steps(
+        agent_up(fail_task_on_error=False, **fields),
+        {"id": "look", "type": "look"},
+        step_types={"look": StepType(Step, look)},
+    )
+    assert message in result.step("clerk-up").error
     assert result.context.deployed_agents == []
-    (deployed,) = [one for one in library.events if one.kind == "deployed"]
-    running = library.providers["local"]._sandboxes
-    (sandbox,) = [box for box in running if box.id == deployed.data["sandbox"]]
-    assert sandbox.is_stopped
+    assert running == [False], "the step itself stops it"
 
 
 def test_a_system_prompt_that_is_not_taken_is_a_warning(run_steps, library):
@@ -207,6 +215,7 @@ def test_a_filtered_network_is_refused_where_it_cannot_be_had(run_steps):
     result = run_steps(agent_up(network_policy=policy))
     assert result.failure_kind == "harbor:refused"
     assert "allowlist" in result.failure_reason
+    assert result.step("clerk-up").status == "not_run"
 
 
 def test_a_deployed_agent_answers(run_steps, library):

@@ -95,9 +95,27 @@ def test_a_server_that_never_answers(run_steps, library):
 )
 def test_an_env_that_is_not_what_it_should_be(run_steps, library, config, message):
     library.env(**config)
-    result = run_steps(env_up())
-    assert error_of(result) == message
+    running, types = still_running()
+    result = run_steps(
+        env_up(fail_task_on_error=False), {"id": "look", "type": "look"}, **types
+    )
+    assert result.step("up").error == message
     assert result.context.deployed_envs == []
+    assert running == [False], "the step itself stops what it could not deploy"
+
+
+def still_running():
+    """A step type that notes, for each instance of the run, whether it still runs."""
+    from pytest_harbor.graphs.steps.api import StepType
+    from pytest_harbor.tasks.steps.step import Step
+
+    running = []
+
+    async def look(_, run):
+        instances = run._run.deployments.all()
+        running.extend(not instance.is_stopped for instance in instances)
+
+    return running, {"step_types": {"look": StepType(Step, look)}}
 
 
 def test_what_a_sandbox_cannot_do_is_told_before_anything_starts(run_steps, library):
@@ -114,7 +132,8 @@ def test_what_a_sandbox_cannot_do_is_told_before_anything_starts(run_steps, libr
 def test_a_kind_of_sandbox_that_is_not_there_is_told(run_steps, library):
     library.files["envs/museum/Dockerfile"] = "FROM scratch\n"
     result = run_steps(env_up(env_id="museum"))
-    assert "no sandbox provider 'docker'" in result.failure_reason
+    assert result.failure_reason == "no sandbox provider 'docker'"
+    assert result.step("up").status == "not_run"
 
 
 def test_an_instance_lives_as_long_as_it_may(run_steps, library, portal):

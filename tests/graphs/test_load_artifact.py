@@ -16,7 +16,7 @@ from pytest_harbor.errors import StepError
 from pytest_harbor.graphs.context import DeployedAgent
 from pytest_harbor.graphs.payloads import file_tree
 from pytest_harbor.graphs.steps.api import RunSettings, StepType
-from pytest_harbor.graphs.steps.load_artifact import load_artifact
+from pytest_harbor.graphs.steps.load_artifact import load_artifact, load_seconds
 from pytest_harbor.tasks.steps.bundle import Bundle
 from pytest_harbor.tasks.steps.model import LoadArtifact
 from pytest_harbor.tasks.steps.step import Step
@@ -333,6 +333,23 @@ def test_a_download_has_a_limit(run_steps, site):
         settings=RunSettings(max_collect_file_bytes=3),
     )
     assert "larger than 3 bytes" in failed(result)
+
+
+@pytest.mark.parametrize(
+    ("gigabytes", "settings", "seconds"),
+    [
+        (0, {}, 900),
+        (1, {}, 2100),
+        (5, {}, 3600),
+        (1, {"load_base_seconds": 1, "load_seconds_per_gigabyte": 2}, 3),
+        (9, {"load_base_seconds": 1, "load_max_seconds": 5}, 5),
+    ],
+)
+def test_larger_data_has_more_time(gigabytes, settings, seconds):
+    size = gigabytes * 10**9
+    assert load_seconds(size, RunSettings(**settings)) == pytest.approx(
+        seconds, rel=0.1
+    )
 
 
 # Hand-off

@@ -69,7 +69,7 @@ class RunSettings:
     env_ready_seconds: float = 180.0
     agent_ready_seconds: float = 300.0
     load_base_seconds: float = 900.0
-    load_seconds_per_gib: float = 1200.0
+    load_seconds_per_gigabyte: float = 1200.0
     load_max_seconds: float = 3600.0
     check_seconds: float = 600.0
     """Limit of an author's own check."""

@@ -24,7 +24,7 @@ from pytest_harbor.tasks.steps.model import LoadArtifact
 from pytest_harbor.tasks.steps.sources import ArtifactRef, download_names
 
 if TYPE_CHECKING:
-    from pytest_harbor.graphs.steps.api import StepRun
+    from pytest_harbor.graphs.steps.api import RunSettings, StepRun
     from pytest_harbor.protocols.data_plane import EnvCard
     from pytest_harbor.sandboxes.api import Sandbox
 
@@ -116,21 +116,22 @@ async def _load_data(run: StepRun, entry: ArtifactEntry, env: DeployedEnv) -> No
             f"and env '{env.env_id}' is environment '{env.mcp_server_name}'"
         )
     card = _card_with_data(env)
-    settings = run.settings
-    size = entry.file.stat().st_size
-    seconds = min(
-        data_plane.time_limit(
-            size,
-            base=settings.load_base_seconds,
-            per_gigabyte=settings.load_seconds_per_gib,
-        ),
-        settings.load_max_seconds,
-    )
+    seconds = load_seconds(entry.file.stat().st_size, run.settings)
     part = await _data_part(run, entry.name, entry.file, env)
     plane = data_plane.DataPlane(card.data_url, token=run.data_token)
     async with plane:
         await plane.reset(timeout_seconds=seconds)
         await plane.add([part], timeout_seconds=seconds)
+
+
+def load_seconds(size_bytes: int, settings: RunSettings) -> float:
+    """How long ``data/reset`` and ``data/add`` may take (spec 5.1)."""
+    seconds = data_plane.time_limit(
+        size_bytes,
+        base=settings.load_base_seconds,
+        per_gigabyte=settings.load_seconds_per_gigabyte,
+    )
+    return min(seconds, settings.load_max_seconds)
 
 
 def _card_with_data(env: DeployedEnv) -> EnvCard:
@@ -270,14 +271,13 @@ async def _copy(
     folder = step.destination_path or FILES_FOLDER
     uploads = [Upload(file, f"{folder}/{name}") for name, file in files.items()]
     await _upload(sandbox_of(target, run), uploads)
-    is_agent = isinstance(target, DeployedAgent)
     names: list[Json] = [*files]
     return Append(
         "loaded_file_artifact_universes",
         {
             **reference,
-            "env_id": None if is_agent else step.env_id,
-            "agent_name": step.agent_name if is_agent else None,
+            "env_id": step.env_id,
+            "agent_name": step.agent_name,
             "destination_path": folder,
             "files": names,
         },
