@@ -16,6 +16,11 @@ from typing import Any, Final
 import anyio
 
 from pytest_harbor.agents.api import AgentNeeds, AgentResult, AgentTurn
+from pytest_harbor.agents.chat_failures import (
+    failure_of,
+    may_pass,
+    pause_before_retry,
+)
 from pytest_harbor.agents.chat_record import ChatRecord
 from pytest_harbor.agents.chat_tools import (
     SHELL_TOOL,
@@ -24,10 +29,6 @@ from pytest_harbor.agents.chat_tools import (
     run_shell,
 )
 from pytest_harbor.errors import (
-    AGENT_AUTH_ERROR,
-    AGENT_CONFIG_ERROR,
-    AGENT_RATE_LIMITED,
-    AGENT_REQUEST_FAILED,
     AGENT_TIMEOUT,
     AGENT_TOKEN_LIMIT,
     AGENT_TURN_LIMIT,
@@ -36,7 +37,6 @@ from pytest_harbor.errors import (
     Problem,
     ProtocolError,
     ServerRefused,
-    ServerTimeout,
     ServerUnreachable,
 )
 from pytest_harbor.protocols import chat_completions
@@ -54,18 +54,12 @@ DEFAULT_MAX_TURNS: Final = 100
 REQUEST_SECONDS: Final = 600.0
 TRIES: Final = 4
 FIRST_PAUSE_SECONDS: Final = 1.0
-LONGEST_PAUSE_SECONDS: Final = 60.0
 SYSTEM_PROMPT: Final = """\
 You work on a task in a Linux sandbox. Use the `shell` tool to look around and to do the \
 work; each call runs a command of its own, in {workdir}. Nobody can answer questions. \
 When the task is done, answer with a short text and call no tool."""
 
 NO_RESULT: Final = "error: it was interrupted; what it did until then is done"
-
-_PASSING: Final = frozenset({408, 409, 429, 500, 502, 503, 504, 529})
-"""Answers that may be others a moment later."""
-_TOO_LONG: Final = "context_length_exceeded"
-"""What OpenAI and those that speak like it call a conversation that is too long."""
 
 
 @dataclass
@@ -272,7 +266,7 @@ class ChatAgent:
             try:
                 return await self._ask_once(loop)
             except (ServerUnreachable, ServerRefused) as error:
-                if number == TRIES or not _may_pass(error):
+                if number == TRIES or not may_pass(error):
                     raise failure_of(error) from error
                 wait = pause_before_retry(error, pause)
             except (ProtocolError, MissingExtra) as error:
@@ -292,39 +286,6 @@ class ChatAgent:
             api_key=self._endpoint.key,
             timeout_seconds=REQUEST_SECONDS,
         )
-
-
-def failure_of(error: Exception) -> AgentError:
-    """What a failed request is to the outcome policy (spec 17)."""
-    if isinstance(error, ServerRefused) and error.code == _TOO_LONG:
-        # A limit, and so an ordinary end; its status would make it a failure.
-        return AgentError(str(error), AGENT_TOKEN_LIMIT)
-    status = error.status if isinstance(error, ServerRefused) else None
-    kind = AGENT_REQUEST_FAILED
-    if status in (401, 402, 403):
-        kind = AGENT_AUTH_ERROR
-    elif status == 429:
-        kind = AGENT_RATE_LIMITED
-    elif isinstance(error, MissingExtra) or _is_our_fault(status):
-        kind = AGENT_CONFIG_ERROR
-    return AgentError(str(error), kind, status)
-
-
-def _is_our_fault(status: int | None) -> bool:
-    """Whether the endpoint refuses the request itself, so that no other try helps."""
-    return status is not None and status < 500 and status not in _PASSING
-
-
-def pause_before_retry(error: ProtocolError, pause: float) -> float:
-    """Seconds before the next try: what the endpoint asks for, within reason."""
-    asked = error.retry_after_seconds if isinstance(error, ServerRefused) else None
-    return max(pause, min(asked or 0.0, LONGEST_PAUSE_SECONDS))
-
-
-def _may_pass(error: Exception) -> bool:
-    if isinstance(error, ServerRefused):
-        return error.status in _PASSING
-    return not isinstance(error, ServerTimeout)
 
 
 def _as_message(answer: Completion) -> dict[str, Any]:

@@ -27,7 +27,8 @@ from model_server import (
 )
 from pytest_harbor.agents import chat
 from pytest_harbor.agents.api import AgentTurn, McpServer
-from pytest_harbor.agents.chat import NO_RESULT, ChatAgent, pause_before_retry
+from pytest_harbor.agents.chat import NO_RESULT, ChatAgent
+from pytest_harbor.agents.chat_failures import failure_of, pause_before_retry
 from pytest_harbor.agents.chat_tools import RemoteTools, arguments_of
 from pytest_harbor.agents.outcome_policy import parse_policy
 from pytest_harbor.agents.trajectory import read_trajectory
@@ -185,9 +186,23 @@ def test_failures_are_told_apart(run, fault, kind, status, action, requests):
     ],
 )
 def test_other_statuses(status, kind, action):
-    failure = chat.failure_of(ServerRefused("no", status=status))
+    failure = failure_of(ServerRefused("no", status=status))
     assert (failure.kind, failure.status) == (kind, status)
     assert DEFAULTS.action(kind, status) == action
+
+
+def test_a_lack_of_credit_is_no_rate_limit(run, monkeypatch):
+    asked = []
+
+    async def complete(*args, **options):
+        asked.append(1)
+        raise ServerRefused("no credit", status=429, code="insufficient_quota")
+
+    monkeypatch.setattr(chat_completions, "complete", complete)
+    with ModelServer() as server:
+        failure = run(server).failure
+    assert len(asked) == 1
+    assert DEFAULTS.action(failure.kind, failure.status) == "fail"
 
 
 def test_what_passes_is_tried_again_when_the_endpoint_says(run, monkeypatch):
