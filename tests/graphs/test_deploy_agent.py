@@ -70,7 +70,8 @@ def test_an_agent_is_given_tools_skills_and_prompt_in_the_formats_order(
         ["/ext/agent-config", {"name": "clerk", "role": "clerk"}],
     ]
     assert variables["DESK"] == "3"
-    assert variables["KEY"] == secret
+    assert variables["KEY"] == "***", "what is kept of it is masked"
+    assert variables["KEY_BACKWARDS"][::-1] == secret
     assert variables["LITELLM_BASE_URL"] == "http://models"
     assert variables["A2A_HOST"] == "127.0.0.1"
     secrets = [name for name in variables if "TOKEN" in name or "OPENAI" in name]

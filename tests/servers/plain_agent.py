@@ -94,6 +94,7 @@ if "exit" in CONFIG:
     print(CONFIG.get("says", ""), flush=True)
     sys.exit(CONFIG["exit"])
 DIARY.parent.mkdir(parents=True, exist_ok=True)
-DIARY.write_text(json.dumps(["env", dict(os.environ)]) + "\n")
+ENVIRON = {**os.environ, "KEY_BACKWARDS": os.environ.get("KEY", "")[::-1]}
+DIARY.write_text(json.dumps(["env", ENVIRON]) + "\n")
 where = (os.environ["A2A_HOST"], int(os.environ["A2A_PORT"]))
 ThreadingHTTPServer(where, Handler).serve_forever()
