@@ -177,6 +177,8 @@ def test_heredocs():
         ("FROM x\nUSER a:b\n", 2, "USER a:b"),
         ("FROM --platform=linux/s390x x\n", 1, "--platform=linux/s390x"),
         ("FROM x\nCOPY ../a /b\n", 2, "leads out of the build context"),
+        ("FROM x\nCOPY a/../../b /b\n", 2, "leads out of the build context"),
+        ("FROM x\nCOPY /.. /b\n", 2, "leads out of the build context"),
         ("FROM x\nCOPY a b /c\n", 2, "target that ends in /"),
         ("FROM x\nCOPY a\n", 2, "needs a source"),
         ("FROM x\nRUN\n", 2, "needs a command"),
@@ -256,6 +258,7 @@ def copied(tmp_path, instruction, *, is_folder=False, owner=ROOT):
     return {
         info.name: (info, content.read() if content else None)
         for info, content in packed
+        if info.name != "w"  # the working directory, if it is not there
     }
 
 

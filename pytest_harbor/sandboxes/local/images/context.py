@@ -14,7 +14,7 @@ import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Final, Protocol
 
 from pytest_harbor.errors import UnsupportedByProvider
@@ -200,6 +200,9 @@ class Context:
         """
         place = target.strip("/")
         sources = self.sources(copy)
+        # Those that are there stay as they are.
+        for parent in reversed(PurePosixPath(place).parents[:-1]):
+            yield _folder_member(str(parent), 0o755, owner), None
         if is_folder or any(source.is_folder for source in sources):
             yield _folder_member(place, 0o755, owner), None
         for source in sources:

@@ -279,12 +279,13 @@ class _Reading:
             source = expand(word, self.variables)
             if instruction == "ADD" and _REMOTE.search(source):
                 self.refuse(f"ADD {source} (nothing is downloaded)")
-            if ".." in source.split("/"):
+            inner = posixpath.normpath(source.lstrip("/") or ".")
+            if inner == ".." or inner.startswith("../"):
                 self.wrong(
                     f"{instruction} {source}: leads out of the build context; "
                     "nothing outside of it can be copied"
                 )
-            sources.append(source)
+            sources.append(inner)
         target = self._place(expand(target, self.variables))
         if len(words) > 1 and not target.endswith("/"):
             self.wrong(
