@@ -21,6 +21,8 @@ from pytest_harbor.errors import (
     UnsupportedByProvider,
 )
 from pytest_harbor.sandboxes.api import EnvironmentSpec, Network
+from pytest_harbor.sandboxes.docker.client import DaemonError
+from pytest_harbor.sandboxes.docker.egress import NewEgress
 from pytest_harbor.sandboxes.docker.provider import DockerProvider
 
 pytestmark = [pytest.mark.docker, pytest.mark.anyio, pytest.mark.slow]
@@ -404,6 +406,28 @@ async def test_without_an_image_for_the_proxy_nothing_starts(
     left = {"label": f"{name}={value}"}
     assert client.containers.list(all=True, filters=left) == []
     assert client.networks.list(filters=left) == []
+
+
+async def test_a_second_network_that_fails_leaves_no_first(
+    start, client, provider, monkeypatch
+):
+    made = []
+    make = NewEgress.make
+
+    def make_one(new, daemon):
+        if made:
+            raise DaemonError("no more networks", 500)
+        made.append(make(new, daemon))
+        return made[0]
+
+    monkeypatch.setattr(NewEgress, "make", make_one)
+    with pytest.raises(SandboxStartFailed, match="no more networks"):
+        await start("allowlist", "a.org", phases=(Network("allowlist", ("b.org",)),))
+    await provider.aclose()
+    with pytest.raises(NotFound):
+        client.networks.get(made[0].network)
+    with pytest.raises(NotFound):
+        client.containers.get(made[0].proxy)
 
 
 OWNER = """
