@@ -107,10 +107,14 @@ def _changes(facts: Mapping[str, Any], install: InstallScript) -> Iterator[str]:
     """What the container had otherwise, as the image has it: it stays what it was."""
     config = facts.get("Config") or {}
     yield f"USER {config.get('User') or 'root'}"
-    yield f"WORKDIR {json.dumps(config.get('WorkingDir') or '/')}"
+    workdir = str(config.get("WorkingDir") or "/")
+    # Podman takes quotes for a part of the name; an ordinary one needs none.
+    is_plain = re.fullmatch(r"[\w/.@+-]+", workdir, re.ASCII)
+    yield f"WORKDIR {workdir if is_plain else json.dumps(workdir)}"
     yield f"ENTRYPOINT {json.dumps(config.get('Entrypoint') or [])}"
     yield f"CMD {json.dumps(config.get('Cmd') or [])}"
     # Containers inherit labels: an owner that is dead by then would have them swept.
     ours = {OWNER_LABEL: "", SESSION_LABEL: "", TASK_LABEL: ""}
     labels = {**ours, AGENT_LABEL: install.name}
-    yield " ".join(["LABEL", *(f'{key}="{value}"' for key, value in labels.items())])
+    # One each: Podman takes all of a line for the value of its first label.
+    yield from (f'LABEL {key}="{value}"' for key, value in labels.items())
