@@ -69,7 +69,7 @@ body=$(head -c "$CONTENT_LENGTH")
 id=$(printf '%s' "$body" | sed -n 's/.*"id": *\("[^"]*"\),.*"method".*/\1/p')
 [ -n "$id" ] || id=$(printf '%s' "$body" | sed -n 's/.*"method".*"id": *\("[^"]*"\).*/\1/p')
 url=$(sed -n 's/.*"url": *"\([^"]*\)mcp".*/\1/p' /app/artifact/note)
-card=$(busybox wget -q -O - "${url}.well-known/agent-env.json" | tr -d '"\\')
+card=$(busybox wget -q -O - "${url%cgi-bin/}.well-known/agent-env.json" | tr -d '"\\')
 printf 'Content-Type: application/json\r\n\r\n{"jsonrpc":"2.0","id":%s,"result":{"kind":"message","role":"agent","messageId":"m","parts":[{"kind":"text","text":"%s"}]}}' "$id" "$card"
 """
 NOTE = r"""#!/bin/sh
@@ -179,6 +179,22 @@ def test_an_agent_in_a_container_reaches_an_env_on_this_host(run_boxed, boxed):
     assert note["url"].rpartition(":")[2] == env.mcp_url.rpartition(":")[2]
     (reply,) = result.context.prompt_responses
     assert "name: museum" in reply.response, "it read the env's card over there"
+
+
+def test_an_agent_in_a_container_reaches_an_env_in_another(run_boxed):
+    result = run_boxed(
+        env_up(),
+        load(env_id="library", artifact_id="shelves"),
+        agent_up(a2a_agent_id="boxed", env_ids=["library"]),
+        ask(),
+        take(),
+    )
+    assert result.outcome == "unscored", result.failure_reason
+    assert result.sandboxes == ("docker",)
+    (env,) = result.context.deployed_envs
+    assert json.loads(text_of(result, "note"))["url"] == env.mcp_url
+    (reply,) = result.context.prompt_responses
+    assert "name: library" in reply.response, "it read the env's card over there"
 
 
 def test_an_image_that_cannot_be_built_shows_the_builds_tail(run_boxed, boxed):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 
+from pytest_harbor.errors import StepError
 from pytest_harbor.graphs.run import MAX_ERROR_CHARACTERS
-from pytest_harbor.graphs.steps.api import RunSettings
+from pytest_harbor.graphs.steps.api import RunSettings, StepType
+from pytest_harbor.tasks.steps.step import Step
 from step_bundles import agent_up, ask
 
 DEEP = '{"a": ' * 300 + "1" + "}" * 300
@@ -45,3 +47,17 @@ def test_a_card_that_no_record_can_hold(run_steps, library):
     assert "answered JSON of more than 100 levels: {" in step.error
     assert result.logs is not None
     assert (result.logs / "context.json").exists()
+
+
+def test_an_error_of_any_length_is_cut_in_the_middle(run_steps, library):
+    async def fail(_, run):
+        raise StepError(f"first{HUGE}last")
+
+    result = run_steps(
+        {"id": "f", "type": "fail"}, step_types={"fail": StepType(Step, fail)}
+    )
+    (entry,) = result.context.metadata["failed_steps"]
+    for text in (entry["error"], result.steps[0].error):
+        assert text.startswith("first")
+        assert text.endswith("last")
+        assert len(text) < MAX_ERROR_CHARACTERS + 100

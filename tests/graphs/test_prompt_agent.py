@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import anyio
 import pytest
@@ -21,6 +22,8 @@ from pytest_harbor.graphs.context import DefaultModel, DeployedAgent, Put
 from pytest_harbor.graphs.conversations import key_part
 from pytest_harbor.graphs.steps.api import Models, RunSettings
 from pytest_harbor.graphs.steps.prompt_agent import prompt_agent, wanted_model
+from pytest_harbor.graphs.turns import turn_failure
+from pytest_harbor.protocols.reply import State, conclude
 from pytest_harbor.sandboxes.output import Masker
 from pytest_harbor.tasks.steps.model import PromptAgent
 from servers.extended_agent import Extended
@@ -559,3 +562,24 @@ def test_long_names_stay_apart():
     parts = {key_part("x" * 300), key_part("x" * 301)}
     assert len(parts) == 2
     assert max(map(len, parts)) < 130
+
+
+def test_a_death_is_told_that_is_known_a_moment_after_the_connection_broke():
+    class Dying:
+        what = "agent 'clerk'"
+        looks = 0
+
+        @property
+        def death(self):
+            self.looks += 1
+            return "ended by itself" if self.looks > 2 else None
+
+        async def log_tail(self):
+            return "the same log"
+
+    reply = conclude(
+        None, State.UNREACHABLE, message_id="m", context_id="c", error="broken"
+    )
+    run = SimpleNamespace(masker=Masker(()))
+    error = anyio.run(turn_failure, run, "clerk", Dying(), reply)
+    assert str(error).endswith("broken\nagent 'clerk' ended by itself")
