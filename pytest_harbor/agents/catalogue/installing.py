@@ -127,30 +127,38 @@ need_node() {
 """
 
 _PYTHON: Final = r"""
-# Makes a virtual environment "$AGENT_PREFIX/venv" with the requirement "$1". The image's Python
-# is taken if it is at least 3."$2" and at most 3."$3"; else uv brings one.
+# Makes a virtual environment "$AGENT_PREFIX/venv" with the requirement "$1", of a Python that is
+# at least 3."$2" and at most 3."$3": the image's, else one that uv brings, else the distribution's.
 python_install() {
-  local fits="import sys, venv, ensurepip; sys.exit(not (3, $2) <= sys.version_info[:2] <= (3, $3))"
   local venv=$AGENT_PREFIX/venv
-  if ! has uv && python3 -c "$fits" 2>/dev/null; then
+  if ! has uv && ! python_fits "$2" "$3" && ! bring_uv; then
+    echo "uv cannot be fetched from GitHub: trying the distribution's Python" >&2
+    if has apt-get; then distro_install python3 python3-venv; else distro_install python3; fi >&2 || true
+    python_fits "$2" "$3" || die "the image needs Python 3.$2 to 3.$3 with venv, or uv"
+  fi
+  if ! has uv; then
     python3 -m venv "$venv"
     "$venv/bin/python" -m pip install -q --disable-pip-version-check --no-cache-dir "$1" >&2
     return
-  fi
-  if ! has uv; then
-    local triple=x86_64
-    [ "$arch" = x64 ] || triple=aarch64
-    triple=uv-$triple-unknown-linux-musl
-    mkdir -p "$AGENT_PREFIX/uv"
-    fetch "https://github.com/astral-sh/uv/releases/download/$uv_version/$triple.tar.gz" |
-      tar -xz -C "$AGENT_PREFIX/uv" --strip-components=1 ||
-      die "the image has no Python 3.$2 to 3.$3 with venv, and uv cannot be fetched from GitHub"
-    PATH=$AGENT_PREFIX/uv:$PATH
   fi
   export UV_PYTHON_INSTALL_DIR=$AGENT_PREFIX/python UV_NO_CACHE=1 UV_LINK_MODE=copy
   uv venv -q --python ">=3.$2,<=3.$3.99" "$venv" 2>/dev/null ||
     uv venv -q --python "$python_version" "$venv"
   uv pip install -q --python "$venv/bin/python" "$1" >&2
+}
+
+python_fits() {
+  python3 -c "import sys, venv, ensurepip; sys.exit(not (3, $1) <= sys.version_info[:2] <= (3, $2))" 2>/dev/null
+}
+
+bring_uv() {
+  local machine=x86_64
+  [ "$arch" = x64 ] || machine=aarch64
+  local name=uv-$machine-unknown-linux-musl
+  mkdir -p "$AGENT_PREFIX/uv"
+  fetch "https://github.com/astral-sh/uv/releases/download/$uv_version/$name.tar.gz" |
+    tar -xz -C "$AGENT_PREFIX/uv" --strip-components=1 2>/dev/null || return
+  PATH=$AGENT_PREFIX/uv:$PATH
 }
 
 # The requirement for the package "$1" in version "$2".
