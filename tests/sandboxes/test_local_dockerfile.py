@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import anyio
@@ -448,3 +449,40 @@ def test_what_dead_owners_left_half_built_is_swept(cache, bench):
     swept = bench.portal.call(bench.provider.sweep)
     assert "half-built image" in swept.removed
     assert not folder.exists()
+
+
+@pytest.mark.slow
+def test_an_owner_killed_in_a_build_leaves_nothing(context, cache, bench):
+    folder = context("FROM debian:12\nRUN touch /started && exec sleep 987654\n")
+    code = f"""
+    import anyio
+    from pathlib import Path
+    from pytest_harbor.sandboxes.api import EnvironmentSpec
+    from pytest_harbor.sandboxes.local.provider import LocalProvider
+
+    provider = LocalProvider(images=[("debian:*", "host")])
+    spec = EnvironmentSpec(build_context=Path({str(folder)!r}))
+
+    async def main():
+        await provider.start(spec, name="x", labels={{}})
+
+    anyio.run(main)
+    """
+    owner = subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)])
+    try:
+        wait_until(lambda: any(cache.glob("*.making/files/*/started")))
+    finally:
+        owner.kill()
+        owner.wait()
+    swept = bench.portal.call(bench.provider.sweep)
+    assert "half-built image" in swept.removed
+    assert half_made(cache) == []
+    left = ["pgrep", "-f", "sleep 987654"]
+    wait_until(lambda: subprocess.run(left, check=False).returncode == 1)
+
+
+def wait_until(is_so, seconds=30.0):
+    deadline = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
