@@ -7,7 +7,7 @@ again later from a killed run's folder.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import comb
 from pathlib import Path
@@ -46,7 +46,8 @@ class AgentSummary:
     pass_at_k: float | None = None
     pass_hat_k: float | None = None
     agent_steps: int | None = None
-    """These and what follows: over all of its turns; ``None`` when it never says."""
+    """These and what follows: over all of its turns, those of tries that failed and of runs
+    before a rerun included; ``None`` when it never says."""
     input_tokens: int | None = None
     output_tokens: int | None = None
     cost_usd: float | None = None
@@ -97,10 +98,13 @@ def summarize(folder: Path) -> Summary:
         for node, at in started.items()
         if node not in ended or at > float(ended[node]["ended_at"])
     )
-    by_agent: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for row in rows:
-        if row.get("agent"):
-            by_agent[_agent_label(row)].append(row)
+    by_agent = _by_agent(rows)
+    # What a try or a rerun cost was spent, whether it counts as a result or not.
+    spent = _by_agent(
+        row
+        for name in (records.ROLLOUTS, records.FAILURES)
+        for row in records.read(folder / name)
+    )
     times = sorted(
         ((row["node_id"], float(row["seconds"])) for row in rows if row["seconds"]),
         key=lambda pair: (-pair[1], pair[0]),
@@ -113,7 +117,9 @@ def summarize(folder: Path) -> Summary:
         mean_reward=_mean_reward(rows),
         pass_rate=_pass_rate(rows),
         seconds=sum(float(row["seconds"]) for row in rows),
-        agents=tuple(_agent(name, by_agent[name]) for name in sorted(by_agent)),
+        agents=tuple(
+            _agent(name, by_agent[name], spent[name]) for name in sorted(by_agent)
+        ),
         slowest=tuple(times[:SLOWEST]),
         unfinished=tuple(unfinished),
         isolation=tuple(sorted({i for row in rows if (i := _isolation(row))})),
@@ -145,6 +151,14 @@ def latest_rows(folder: Path) -> dict[str, dict[str, Any]]:
     for row in sorted(candidates, key=lambda row: float(row["ended_at"])):
         ended[row["node_id"]] = row
     return dict(sorted(ended.items()))
+
+
+def _by_agent(rows: Iterable[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    by_agent: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for row in rows:
+        if row.get("agent"):
+            by_agent[_agent_label(row)].append(row)
+    return by_agent
 
 
 def _counts(rows: Sequence[dict[str, Any]]) -> dict[str, int]:
@@ -189,7 +203,9 @@ def _isolation(row: dict[str, Any]) -> str:
     return f"{sandbox} ({isolation})" if isolation else str(sandbox)
 
 
-def _agent(name: str, rows: Sequence[dict[str, Any]]) -> AgentSummary:
+def _agent(
+    name: str, rows: Sequence[dict[str, Any]], spent: Sequence[dict[str, Any]]
+) -> AgentSummary:
     by_task: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for row in _graded(rows):
         by_task[row["node_id"].partition("[")[0]].append(row)
@@ -210,7 +226,7 @@ def _agent(name: str, rows: Sequence[dict[str, Any]]) -> AgentSummary:
         attempts=attempts,
         pass_at_k=at_k if attempts > 1 else None,
         pass_hat_k=hat_k if attempts > 1 else None,
-        **{name: _used(rows, name) for name in USED},
+        **{what: _used(spent, what) for what in USED},
     )
 
 

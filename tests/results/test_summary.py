@@ -7,7 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from episode_samples import make_turn
 
+from pytest_harbor.episodes.result import FailedAttempt, TurnResult
 from pytest_harbor.results import summary
 from pytest_harbor.results.records import Origin, Records
 from pytest_harbor.results.summary import pass_estimates
@@ -74,13 +76,36 @@ def test_what_agents_used_is_added_up() -> None:
         {**common, "reward": 1.0, "turns": turns[:1]},
         {**common, "turns": turns[1:]},
     ]
-    found = summary._agent("x", rows)
+    found = summary._agent("x", rows, rows)
     assert (found.agent_steps, found.input_tokens, found.output_tokens) == (4, 1500, 20)
     line = summary._agent_line(found)
     assert line.endswith("; 4 agent steps, 1,500 tokens in, 20 out, $0.75")
-    silent = summary._agent("x", [{**common, "reward": 1.0, "turns": [{}]}])
+    nothing = [{**common, "reward": 1.0, "turns": [{}]}]
+    silent = summary._agent("x", nothing, nothing)
     assert silent.input_tokens is None
     assert ";" not in summary._agent_line(silent)
+
+
+def test_what_failed_tries_and_reruns_used_was_spent_too(
+    tmp_path: Path, record: Record
+) -> None:
+    def turn(tokens: int) -> TurnResult:
+        return make_turn(input_tokens=tokens)
+
+    lost = FailedAttempt(
+        number=1,
+        failure_kind="outage",
+        failure_reason="gone",
+        terminal=False,
+        started_at=1.0,
+        seconds=1.0,
+        turns=(turn(1),),
+    )
+    graded = {"agent": "x", "failed_attempts": (lost,)}
+    record("a[x]", "failed", reward=0.0, turns=(turn(10),), **graded)
+    record("a[x]", "passed", turns=(turn(100),), started_at=2_000_000_000.0, agent="x")
+    [agent] = summary.summarize(tmp_path).agents
+    assert (agent.episodes, agent.input_tokens) == (1, 111)
 
 
 def test_slowest_isolation_and_kept(tmp_path: Path, record: Record) -> None:
