@@ -60,13 +60,21 @@ def test_other_content_and_what_it_includes_is_another_environment(tmp_path):
     assert len(set(keys)) == 4
 
 
-def test_one_that_was_cut_off_is_built_anew(tmp_path):
+def test_one_that_was_cut_off_is_built_anew(tmp_path, monkeypatch):
     file = write_requirements(tmp_path)
     folder = tmp_path / "cache" / subject._key(file)
     folder.mkdir(parents=True)
     (folder / "half").touch()
+    commands = []
+
+    async def run(command: list[str], _: Path) -> None:
+        assert not (folder / "half").exists()
+        folder.mkdir(exist_ok=True)
+        commands.append(command)
+
+    monkeypatch.setattr(subject, "_run", run)
     build(file, tmp_path / "cache")
-    assert not (folder / "half").exists()
+    assert [command[2] for command in commands] == ["venv", "pip"]
 
 
 def test_a_failure_shows_pips_last_lines(tmp_path):

@@ -457,7 +457,7 @@ async def explore(
 
 
 MANY = settings(
-    max_examples=80,
+    max_examples=40,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
