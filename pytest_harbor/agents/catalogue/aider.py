@@ -10,7 +10,11 @@ from collections.abc import Iterator
 from typing import Final
 
 from pytest_harbor.agents.api import AgentResult
-from pytest_harbor.agents.catalogue.installing import launcher, python_script
+from pytest_harbor.agents.catalogue.installing import (
+    INSTALL_ENV,
+    launcher,
+    python_script,
+)
 from pytest_harbor.agents.catalogue.providers import PROVIDER_KEYS
 from pytest_harbor.agents.catalogue.requests import request_failure
 from pytest_harbor.agents.catalogue.steps import Steps, result_of
@@ -154,6 +158,7 @@ DECLARATION: Final = AgentDeclaration(
     description="aider, which edits files and runs no commands, for models of many providers",
     version="0.86.2",
     install=INSTALL,
+    install_env=INSTALL_ENV,
     probe=("aider", "--version"),
     command=_HEADLESS,
     continue_command=(*_HEADLESS, "--restore-chat-history"),

@@ -13,7 +13,7 @@ from pytest_harbor.agents.catalogue.events import (
     json_lines,
     shown,
 )
-from pytest_harbor.agents.catalogue.installing import npm_script
+from pytest_harbor.agents.catalogue.installing import INSTALL_ENV, npm_script
 from pytest_harbor.agents.catalogue.requests import request_failure
 from pytest_harbor.agents.catalogue.stream_json import StreamReader, usage_metrics
 from pytest_harbor.agents.command.declaration import AgentDeclaration, CommandRun
@@ -88,6 +88,7 @@ DECLARATION: Final = AgentDeclaration(
     description="Claude Code, of Anthropic",
     version="2.1.332",
     install=INSTALL,
+    install_env=INSTALL_ENV,
     probe=("claude", "--version"),
     command=(*_HEADLESS, "--session-id={session}", "{model_flag}", "{mcp_flag}"),
     continue_command=(*_HEADLESS, "--resume={session}", "{model_flag}", "{mcp_flag}"),

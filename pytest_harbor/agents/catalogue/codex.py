@@ -19,7 +19,7 @@ from pytest_harbor.agents.catalogue.events import (
     json_lines,
     shown,
 )
-from pytest_harbor.agents.catalogue.installing import launcher, npm_script
+from pytest_harbor.agents.catalogue.installing import INSTALL_ENV, launcher, npm_script
 from pytest_harbor.agents.catalogue.requests import request_failure
 from pytest_harbor.agents.catalogue.steps import StepDraft, Steps, result_of, since
 from pytest_harbor.agents.command.declaration import (
@@ -225,6 +225,7 @@ DECLARATION: Final = AgentDeclaration(
     description="Codex, of OpenAI",
     version="0.171.0",
     install=INSTALL,
+    install_env=INSTALL_ENV,
     probe=("codex", "--version"),
     command=("codex", "{mcp_flag}", "exec", *_HEADLESS),
     continue_command=("codex", "{mcp_flag}", "exec", "resume", "{session}", *_HEADLESS),

@@ -19,7 +19,7 @@ from pytest_harbor.agents.catalogue.events import (
     json_lines,
     shown,
 )
-from pytest_harbor.agents.catalogue.installing import launcher, node_script
+from pytest_harbor.agents.catalogue.installing import INSTALL_ENV, launcher, node_script
 from pytest_harbor.agents.catalogue.requests import request_failure
 from pytest_harbor.agents.catalogue.steps import StepDraft, Steps, result_of
 from pytest_harbor.agents.command.declaration import (
@@ -175,6 +175,7 @@ DECLARATION: Final = AgentDeclaration(
     description="Gemini CLI, of Google",
     version="0.61.0",
     install=INSTALL,
+    install_env=INSTALL_ENV,
     probe=("gemini", "--version"),
     command=(*_HEADLESS, "--session-id={session}", "{model_flag}"),
     continue_command=(*_HEADLESS, "--resume={session}", "{model_flag}"),

@@ -21,7 +21,7 @@ from pytest_harbor.agents.catalogue.events import (
     json_lines,
     shown,
 )
-from pytest_harbor.agents.catalogue.installing import PRELUDE
+from pytest_harbor.agents.catalogue.installing import INSTALL_ENV, PRELUDE
 from pytest_harbor.agents.catalogue.providers import PROVIDER_KEYS
 from pytest_harbor.agents.catalogue.requests import request_failure
 from pytest_harbor.agents.catalogue.steps import StepDraft, Steps, result_of
@@ -185,6 +185,7 @@ DECLARATION: Final = AgentDeclaration(
     description="goose, for models of many providers",
     version="stable",
     install=INSTALL,
+    install_env=INSTALL_ENV,
     probe=("goose", "--version"),
     command=tuple(_run("--with-builtin=developer")),
     continue_command=tuple(_run("--with-builtin=developer", "--resume")),

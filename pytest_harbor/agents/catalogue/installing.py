@@ -2,8 +2,8 @@
 
 They run as root, with ``AGENT_PREFIX`` (the folder to fill) and ``AGENT_VERSION``, and need
 ``tar`` and ``gzip``, which tasks need anyway. Packages come from the registry of npm or PyPI, as
-tarballs where no package manager of the language is needed. ``NPM_CONFIG_REGISTRY``, ``UV_*``
-and ``PIP_*`` of the image hold.
+tarballs where no package manager of the language is needed; mirrors and proxies are those of
+the host (:data:`INSTALL_ENV`) or the image.
 
 A version is exact, the beginning of one (``2.1``: the newest ``2.1.x``), or ``latest``.
 """
@@ -19,6 +19,15 @@ PYTHON_VERSION: Final = "3.12"
 """Brought where the image has no Python that will do; the newest that aider takes."""
 
 UV_VERSION: Final = "0.13.9"
+
+INSTALL_ENV: Final = {
+    name: f"${{{name}:-}}"
+    for name in (
+        *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"),
+        *("NPM_CONFIG_REGISTRY", "PIP_INDEX_URL", "UV_INDEX_URL"),
+    )
+}
+"""Variables of the host that say where packages come from, as far as they are set."""
 
 PRELUDE: Final = r"""
 set -euo pipefail

@@ -21,7 +21,11 @@ from pytest_harbor.agents.catalogue.events import (
     json_lines,
     shown,
 )
-from pytest_harbor.agents.catalogue.installing import launcher, python_script
+from pytest_harbor.agents.catalogue.installing import (
+    INSTALL_ENV,
+    launcher,
+    python_script,
+)
 from pytest_harbor.agents.catalogue.providers import PROVIDER_KEYS
 from pytest_harbor.agents.catalogue.requests import request_failure
 from pytest_harbor.agents.catalogue.steps import Steps, result_of
@@ -178,6 +182,7 @@ DECLARATION: Final = AgentDeclaration(
     description="mini-swe-agent, a small loop around a shell, for models of many providers",
     version="2.4.6",
     install=INSTALL,
+    install_env=INSTALL_ENV,
     probe=("mini-swe-agent", "--version"),
     command=(
         "mini-swe-agent",

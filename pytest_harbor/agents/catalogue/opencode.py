@@ -19,7 +19,7 @@ from pytest_harbor.agents.catalogue.events import (
     json_lines,
     shown,
 )
-from pytest_harbor.agents.catalogue.installing import launcher, npm_script
+from pytest_harbor.agents.catalogue.installing import INSTALL_ENV, launcher, npm_script
 from pytest_harbor.agents.catalogue.providers import PROVIDER_KEYS
 from pytest_harbor.agents.catalogue.requests import request_failure
 from pytest_harbor.agents.catalogue.steps import Steps, result_of
@@ -181,6 +181,7 @@ DECLARATION: Final = AgentDeclaration(
     description="opencode, for models of many providers",
     version="1.18.33",
     install=INSTALL,
+    install_env=INSTALL_ENV,
     probe=("opencode", "--version"),
     # With a title it asks no model for one.
     command=tuple(_run("--title=harbor")),

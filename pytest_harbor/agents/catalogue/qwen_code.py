@@ -7,7 +7,7 @@ from typing import Final
 
 from pytest_harbor.agents.api import AgentResult
 from pytest_harbor.agents.catalogue.events import Event, as_text, at, json_lines
-from pytest_harbor.agents.catalogue.installing import launcher, node_script
+from pytest_harbor.agents.catalogue.installing import INSTALL_ENV, launcher, node_script
 from pytest_harbor.agents.catalogue.requests import request_failure
 from pytest_harbor.agents.catalogue.stream_json import StreamReader
 from pytest_harbor.agents.command.declaration import AgentDeclaration, CommandRun
@@ -76,6 +76,7 @@ DECLARATION: Final = AgentDeclaration(
     description="Qwen Code, for any OpenAI-compatible endpoint",
     version="0.24.4",
     install=INSTALL,
+    install_env=INSTALL_ENV,
     probe=("qwen", "--version"),
     command=(*_HEADLESS, "--session-id={session}", "{model_flag}", "{mcp_flag}"),
     continue_command=(*_HEADLESS, "--resume={session}", "{model_flag}", "{mcp_flag}"),
