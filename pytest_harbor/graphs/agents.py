@@ -10,7 +10,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from pytest_harbor.errors import ProtocolError, ServerUnreachable, StepError
+from pytest_harbor.errors import (
+    ServerRefused,
+    ServerTimeout,
+    ServerUnreachable,
+    StepError,
+)
 from pytest_harbor.graphs.instances import AgentLaunch, Instance
 from pytest_harbor.graphs.servers import Listening, PythonNeed, ServerPlan
 from pytest_harbor.protocols.agent_card import TOKEN_VARIABLE
@@ -263,12 +268,12 @@ def _runs_command(entry: EnvEntry | AgentEntry, provider: str) -> bool:
 
 
 async def answers_its_card(url: str) -> str | None:
-    """Probe of an agent: ready when its card can be read."""
+    """Probe of an agent: ready when its card can be read. Raises ProtocolError."""
     from pytest_harbor.protocols import a2a
 
     try:
         connection = await a2a.connect(url, timeout_seconds=0)
-    except (ServerUnreachable, ProtocolError) as error:
+    except (ServerUnreachable, ServerRefused, ServerTimeout) as error:
         return str(error)
     await connection.aclose()
     return None

@@ -5,7 +5,12 @@ from __future__ import annotations
 import posixpath
 from typing import Final
 
-from pytest_harbor.errors import ProtocolError, StepError
+from pytest_harbor.errors import (
+    ServerRefused,
+    ServerTimeout,
+    ServerUnreachable,
+    StepError,
+)
 from pytest_harbor.graphs.agents import (
     command_of,
     limits_of,
@@ -72,13 +77,16 @@ def plan_env(step: DeployEnv, entry: EnvEntry, settings: RunSettings) -> ServerP
 
 
 async def answers_card_or_mcp(url: str) -> str | None:
-    """Probe of an env: ready when its card, or an MCP ``initialize``, answers (spec 4)."""
+    """Probe of an env: ready when its card, or an MCP ``initialize``, answers (spec 4).
+
+    Raises ProtocolError for a card that is there and cannot be read.
+    """
     from pytest_harbor.protocols import data_plane, mcp
 
     try:
         if await data_plane.read_card(url) is not None:
             return None
-    except ProtocolError as error:
+    except (ServerUnreachable, ServerRefused, ServerTimeout) as error:
         return str(error)
     mcp_url = posixpath.join(url, MCP_PATH.lstrip("/"))
     if await mcp.answers(mcp_url):

@@ -16,7 +16,12 @@ from urllib.parse import urlsplit, urlunsplit
 import anyio
 from anyio.abc import TaskGroup
 
-from pytest_harbor.errors import SandboxError, SandboxStartFailed, ServerNotReady
+from pytest_harbor.errors import (
+    ProtocolError,
+    SandboxError,
+    SandboxStartFailed,
+    ServerNotReady,
+)
 from pytest_harbor.graphs.instances import Instance
 from pytest_harbor.graphs.ports import LOOPBACK, reserve_port
 from pytest_harbor.graphs.python_environments import built_environment, own_environment
@@ -34,11 +39,16 @@ _TAIL_BYTES: Final = 64 * 1024
 _FIRST_PAUSE: Final = 0.02
 _LONGEST_PAUSE: Final = 0.1
 _PORT_ATTEMPTS: Final = 3
+_UNUSABLE_SECONDS: Final = 10.0
+"""A server that is starting may answer oddly; one that goes on so is not waited for."""
 _PORT_IS_TAKEN: Final = ("address already in use", "eaddrinuse")
 ANY_ADDRESS: Final = "0.0.0.0"  # noqa: S104 - a container's own network
 
 Probe = Callable[[str], Awaitable[str | None]]
-"""``probe(base_url)`` asks once: ``None`` when the server is ready, else why not yet."""
+"""``probe(base_url)`` asks once: ``None`` when the server is ready, else why not yet.
+
+It raises ProtocolError when the server answers what cannot be used.
+"""
 
 
 @dataclass(frozen=True)
@@ -209,9 +219,18 @@ class SandboxServer(Instance):
     async def _until_ready(self) -> None:
         reason: str | None = "it was not asked"
         pause = _FIRST_PAUSE
+        usable_until = anyio.current_time()
         with anyio.move_on_after(self.plan.ready_seconds):
             while True:
-                reason = await self.plan.probe(self.url)
+                try:
+                    reason = await self.plan.probe(self.url)
+                    usable_until = anyio.current_time()
+                except ProtocolError as error:
+                    reason = str(error)
+                if anyio.current_time() - usable_until > _UNUSABLE_SECONDS:
+                    raise ServerNotReady(
+                        self._with_tail(f"{self.what} cannot be used: {reason}")
+                    )
                 if self._death is not None:
                     raise ServerNotReady(f"{self.what} {self._death}")
                 if reason is None:

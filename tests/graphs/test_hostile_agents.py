@@ -6,7 +6,7 @@ import json
 
 from pytest_harbor.errors import StepError
 from pytest_harbor.graphs.run import MAX_ERROR_CHARACTERS
-from pytest_harbor.graphs.steps.api import RunSettings, StepType
+from pytest_harbor.graphs.steps.api import StepType
 from pytest_harbor.tasks.steps.step import Step
 from step_bundles import agent_up, ask
 
@@ -38,12 +38,14 @@ def test_deep_json_is_no_result_and_a_long_excuse_is_cut(run_steps, library):
     assert saved < 100_000
 
 
-def test_a_card_that_no_record_can_hold(run_steps, library):
+def test_a_card_that_no_record_can_hold(run_steps, library, monkeypatch):
     deep = json.loads("[" * 300 + "]" * 300)
     library.agent(card={"deep": deep})
-    result = run_steps(agent_up(), settings=RunSettings(agent_ready_seconds=2))
+    monkeypatch.setattr("pytest_harbor.graphs.servers._UNUSABLE_SECONDS", 0.1)
+    result = run_steps(agent_up())
     (step,) = result.steps
     assert step.status == "failed"
+    assert step.error.startswith("agent 'clerk' cannot be used: ")
     assert "answered JSON of more than 100 levels: {" in step.error
     assert result.logs is not None
     assert (result.logs / "context.json").exists()
