@@ -12,6 +12,7 @@ import pytest
 
 from pytest_harbor.errors import UnsupportedByProvider
 from pytest_harbor.sandboxes.api import EnvironmentSpec, InstallScript
+from pytest_harbor.sandboxes.local.images.build import layers_of
 from pytest_harbor.sandboxes.local.images.context import Context, Owner
 from pytest_harbor.sandboxes.local.images.images import LocalImages
 from pytest_harbor.sandboxes.local.images.mapping import ImageMap
@@ -449,6 +450,20 @@ def test_what_is_copied_decides_over_the_hash(context, change):
     change(context)
     assert digest(context) != before
     assert digest(context, "COPY c.md t") == other
+
+
+def test_all_that_came_before_decides_over_a_layer(context):
+    recipe = plan("FROM x\nRUN one\nRUN two\n")
+    other = plan("FROM x\n# moved\nRUN zero\nRUN two\n")
+    moved = plan("FROM x\n\n# moved\nRUN one\nRUN two\n")
+    files = Context(context, "D")
+
+    def keys(recipe, origin="base"):
+        return [layer.key for layer in layers_of(recipe, files, origin)]
+
+    assert keys(recipe) == keys(moved)
+    assert not set(keys(recipe)) & set(keys(recipe, "another base"))
+    assert not set(keys(recipe)) & set(keys(other))
 
 
 def test_every_place_of_a_mount_is_seen():

@@ -86,6 +86,13 @@ def test_sandbox_shares_named_folders_only():
     assert "--dev-bind" not in arguments
 
 
+@pytest.mark.parametrize("key", ["files", "build_context"])
+def test_the_task_is_hidden_where_it_lies_in_a_shared_folder(key):
+    spec = EnvironmentSpec(**{key: Path("/opt/tasks/one/environment")})
+    arguments = userland.command_line(LAND, spec, ())(None)
+    assert ("--tmpfs", "/opt/tasks/one") in _pairs(arguments)
+
+
 def test_network_is_cut_off_or_shared():
     assert "--unshare-net" in _arguments(own_network=True)
     assert "--unshare-net" not in _arguments(own_network=False)

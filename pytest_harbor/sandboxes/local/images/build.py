@@ -114,6 +114,7 @@ class Build:
         try:
             with anyio.fail_after(seconds):
                 for number, layer in enumerate(wanted):
+                    at.step = layer.steps[0]
                     await self.cache.ready(
                         layer.key,
                         partial(self._make, layer, paths[:number], at),
