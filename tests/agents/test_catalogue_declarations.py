@@ -51,7 +51,8 @@ def test_each_is_complete(agent):
     used = template.placeholders(
         (*declared.command, *(declared.continue_command or ()))
     )
-    assert used <= {"instruction", "session", "model", "logs", "home"}
+    model = {"model", "model_name", "provider"}
+    assert used <= {"instruction", "session", "logs", "home"} | model
     done = subprocess.run(
         ["bash", "-n"], input=declared.install, text=True, check=False
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from pytest_harbor.agents.api import AgentResult, McpServer
@@ -175,10 +175,16 @@ _STATUS_OF_WORDS: Final = (
 )
 
 
-def _run(*arguments: str) -> Iterator[str]:
-    yield from ("goose", "run", "--instructions={instruction}", "--name={session}")
-    yield from ("--output-format=stream-json", *arguments)
-
+_HEADLESS: Final = (
+    "goose",
+    "run",
+    "--instructions={instruction}",
+    "--name={session}",
+    "--output-format=stream-json",
+    "--provider={provider}",
+    "--model={model_name}",
+    "--with-builtin=developer",
+)
 
 DECLARATION: Final = AgentDeclaration(
     name=NAME,
@@ -187,12 +193,10 @@ DECLARATION: Final = AgentDeclaration(
     install=INSTALL,
     install_env=INSTALL_ENV,
     probe=("goose", "--version"),
-    command=tuple(_run("--with-builtin=developer")),
-    continue_command=tuple(_run("--with-builtin=developer", "--resume")),
+    command=_HEADLESS,
+    continue_command=(*_HEADLESS, "--resume"),
     provider_env=PROVIDER_KEYS,
     env={
-        "GOOSE_PROVIDER": "{provider}",
-        "GOOSE_MODEL": "{model_name}",
         "GOOSE_MODE": "auto",
         "GOOSE_DISABLE_KEYRING": "true",
         "GOOSE_TELEMETRY_ENABLED": "false",

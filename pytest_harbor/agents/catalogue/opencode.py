@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from pytest_harbor.agents.api import AgentResult, McpServer
@@ -171,10 +171,13 @@ def failure(run: CommandRun) -> AgentError | None:
     return request_failure(message, as_count(data.get("statusCode")))
 
 
-def _run(*arguments: str) -> Iterator[str]:
-    yield from ("opencode", "run", "--format=json", "--thinking", *arguments)
-    yield "{model_flag}"
-
+_HEADLESS: Final = (
+    "opencode",
+    "run",
+    "--format=json",
+    "--thinking",
+    "--model={model}",
+)
 
 DECLARATION: Final = AgentDeclaration(
     name=NAME,
@@ -184,11 +187,10 @@ DECLARATION: Final = AgentDeclaration(
     install_env=INSTALL_ENV,
     probe=("opencode", "--version"),
     # With a title it asks no model for one.
-    command=tuple(_run("--title=harbor")),
-    continue_command=tuple(_run("--session={session}")),
+    command=(*_HEADLESS, "--title=harbor"),
+    continue_command=(*_HEADLESS, "--session={session}"),
     session=session,
     instruction="stdin",
-    model_flag=("--model={model}",),
     provider_env=PROVIDER_KEYS,
     env={
         "ANTHROPIC_BASE_URL": "${ANTHROPIC_BASE_URL:-}",
