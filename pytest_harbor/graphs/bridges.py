@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import anyio
+import anyio.to_thread
 
 from pytest_harbor.agents.command.declaration import AgentDeclaration
 from pytest_harbor.agents.command.needs import install_script, needs_of
@@ -25,6 +26,7 @@ from pytest_harbor.sandboxes.choose import LOCAL, provider_name
 if TYPE_CHECKING:
     from pytest_harbor.graphs.deployments import Starter
     from pytest_harbor.protocols.in_process import InProcessServer
+    from pytest_harbor.sandboxes.output import Masker
 
 DEFAULT_IMAGE: Final = "debian:12-slim"
 """Where a sandbox is a container and nobody names an image; install scripts need its apt."""
@@ -123,7 +125,7 @@ class BridgeSource(AgentSource):
             self.spec(launch, where), name=instance_id, labels=around.labels
         )
         logs = around.logs / instance_id
-        instance = BridgeInstance(launch, instance_id, sandbox, logs)
+        instance = BridgeInstance(launch, instance_id, sandbox, logs, around.masker)
         starter.register(instance)
         try:
             agent = BridgedAgent(
@@ -153,7 +155,12 @@ class BridgeInstance(Instance):
     sandbox: Sandbox
 
     def __init__(
-        self, launch: AgentLaunch, instance_id: str, sandbox: Sandbox, logs: Path
+        self,
+        launch: AgentLaunch,
+        instance_id: str,
+        sandbox: Sandbox,
+        logs: Path,
+        masker: Masker,
     ) -> None:
         now = datetime.now(timezone.utc)
         self.instance_id = instance_id
@@ -166,6 +173,7 @@ class BridgeInstance(Instance):
         self.expires_at_utc = expires.isoformat(timespec="milliseconds")
         self._ttl_seconds = launch.ttl_seconds
         self._logs = logs
+        self._masker = masker
         self._death: str | None = None
         self._living = anyio.CancelScope()
         self._stopping = anyio.Lock()
@@ -217,3 +225,5 @@ class BridgeInstance(Instance):
                 await self.server.stop()
             await self.sandbox.stop()
             self.is_stopped = True
+            # A command that was being cancelled may have written until now.
+            await anyio.to_thread.run_sync(self._masker.folder, self._logs)

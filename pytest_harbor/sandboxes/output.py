@@ -131,13 +131,18 @@ class Masker:
         if not self._secrets or path.is_symlink() or not path.is_file():
             return
         secrets = [secret.encode() for secret in self._secrets]
-        if not _holds_any(path, secrets):
-            return
-        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".masking-")
-        with os.fdopen(descriptor, "wb") as masked, path.open("rb") as source:
-            for chunk in _overlapping_chunks(source, secrets):
-                masked.write(chunk)
-        Path(name).chmod(path.stat().st_mode & 0o777)
+        try:
+            if not _holds_any(path, secrets):
+                return
+            source = path.open("rb")
+        except FileNotFoundError:
+            return  # it was a copy that another thread masked
+        with source:
+            descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".masking-")
+            with os.fdopen(descriptor, "wb") as masked:
+                for chunk in _overlapping_chunks(source, secrets):
+                    masked.write(chunk)
+            Path(name).chmod(os.fstat(source.fileno()).st_mode & 0o777)
         Path(name).replace(path)
 
     def folder(self, folder: Path) -> None:

@@ -292,6 +292,17 @@ async def test_secrets_of_the_run_are_in_no_log(deploy, ends):
     assert kept(result) == ["*** ***\n"]
 
 
+async def test_what_is_written_last_is_masked_with_the_teardown(deploy, tmp_path):
+    async def use(agent, instance):
+        await agent.send("true")
+        (log,) = (tmp_path / "logs").rglob("*.stdout.txt")
+        log.write_text(f"late {SECRET}")
+
+    declaration = chatty(required_env=(("KEY",),))
+    result = await deploy(declaration, use, environ={"KEY": SECRET})
+    assert kept(result) == ["late ***"]
+
+
 async def test_what_cannot_work_is_refused_before_a_sandbox(deploy, local):
     async def use(agent, instance):
         raise AssertionError("deployed")
