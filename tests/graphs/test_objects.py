@@ -75,6 +75,14 @@ async def test_a_url_of_elsewhere_is_refused(store, tmp_path):
             await store.get(other)
 
 
+async def test_what_lies_beside_a_remote_store_is_not_of_it(tmp_path):
+    outside = open_store(f"memory://{uuid4()}", tmp_path)
+    secret = await outside.put("secret", b"x")
+    inside = open_store(f"{secret.removesuffix('secret')}objects", tmp_path)
+    with pytest.raises(ValueError, match="is no object of the store"):
+        await inside.get(secret)
+
+
 async def test_one_that_is_not_there_is_an_os_error(store):
     url = await store.put("a", b"")
     with pytest.raises(FileNotFoundError):

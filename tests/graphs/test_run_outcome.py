@@ -69,7 +69,7 @@ def aggregate(data, name):
         (metadata(a=0.4, b=0.2), 0.2),
         (metadata(FAILED, a=0.4), 0.4),
         (aggregate(metadata(a=0.4, b=0.2, all=0.3), "all"), 0.3),
-        (aggregate(aggregate(metadata(a=0.4, b=0.2, all=0.3), "all"), "b"), 0.2),
+        (aggregate(aggregate(metadata(a=0.4, b=0.2, all=0.3), "all"), "a"), 0.2),
     ],
 )
 def test_reward(data, expected):
