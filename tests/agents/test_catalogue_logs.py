@@ -13,6 +13,12 @@ from pathlib import Path
 import pytest
 
 from pytest_harbor.agents import catalogue
+from pytest_harbor.agents.catalogue.events import (
+    as_arguments,
+    as_cost,
+    as_count,
+    as_time,
+)
 from pytest_harbor.agents.command.declaration import CommandRun
 from pytest_harbor.agents.trajectory import read_trajectory
 
@@ -202,6 +208,14 @@ class TestContinued:
         second, _ = read(logged(agent, "solved", earlier=(first.trajectory,)), agent)
         assert (second.input_tokens, second.output_tokens) == (200, 20)
 
+    def test_totals_that_only_seem_to_be_the_sessions(self):
+        """Some versions of Claude Code start anew in each turn: ``usage`` tells."""
+        first = {"final_metrics": {"total_prompt_tokens": 100}}
+        second, _ = read(
+            logged("claude-code", "solved", earlier=(first,)), "claude-code"
+        )
+        assert second.input_tokens == 200
+
     @pytest.mark.parametrize(
         ("agent", "session"),
         [
@@ -283,6 +297,26 @@ class TestFailures:
         failure = catalogue.load("claude-code").failure(run)
         assert (failure.kind, failure.status) == ("agent_request_failed", 529)
 
+    def test_what_mini_swe_agent_says_last_is_the_reason(self):
+        run = logged("mini-swe-agent", "rate_limited", 1)
+        failure = catalogue.load("mini-swe-agent").failure(run)
+        assert str(failure).startswith("litellm.RateLimitError: RateLimitError: OpenAI")
+
+    def test_codex_shows_the_endpoints_words_for_a_bad_request(self):
+        body = json.dumps({"error": {"message": "no such model"}})
+        event = {"type": "turn.failed", "error": {"message": body}}
+        failure = catalogue.load("codex").failure(
+            CommandRun(INSTRUCTION, json.dumps(event), "", 1)
+        )
+        assert (str(failure), failure.status) == ("no such model", 400)
+
+    def test_aider_gets_over_an_error(self):
+        told = "litellm.RateLimitError: slow down\n"
+        used = "Tokens: 1 sent, 1 received.\n"
+        failure = catalogue.load("aider").failure
+        assert failure(CommandRun(INSTRUCTION, told + used, "", 0)) is None
+        assert failure(CommandRun(INSTRUCTION, used + told, "", 0)).status == 429
+
     def test_opencode_gets_over_an_error(self):
         lines = [
             {"type": "error", "error": {"data": {"message": "x", "statusCode": 500}}},
@@ -313,6 +347,54 @@ class TestFailures:
         failure = request_failure(message, status)
         assert (failure.kind, failure.status) == (kind, kept)
         assert str(failure)
+
+
+class TestValues:
+    @pytest.mark.parametrize(
+        ("value", "count", "cost"),
+        [
+            (7, 7, 7.0),
+            (7.9, 7, 7.9),
+            (0, 0, 0.0),
+            (-1, None, None),
+            (True, None, None),
+            ("7", None, None),
+            (None, None, None),
+            (float("nan"), None, None),
+            (float("inf"), None, None),
+        ],
+    )
+    def test_numbers(self, value, count, cost):
+        assert (as_count(value), as_cost(value)) == (count, cost)
+
+    @pytest.mark.parametrize(
+        ("value", "time"),
+        [
+            ("2026-11-30T22:00:00Z", "2026-11-30T22:00:00Z"),
+            ("noon", None),
+            (1_796_076_709, "2026-11-30T22:11:49+00:00"),
+            (1_796_076_709_000, "2026-11-30T22:11:49+00:00"),
+            (1e30, None),
+            (True, None),
+        ],
+    )
+    def test_times(self, value, time):
+        assert as_time(value) == time
+
+    @pytest.mark.parametrize(
+        ("value", "arguments"),
+        [
+            ({"a": 1}, {"a": 1}),
+            ('{"a": 1}', {"a": 1}),
+            ("ls -l", {"input": "ls -l"}),
+            ("[1]", {"input": "[1]"}),
+            ([1], {"input": [1]}),
+            ("", {}),
+            (None, {}),
+        ],
+    )
+    def test_arguments(self, value, arguments):
+        assert as_arguments(value) == arguments
 
 
 class TestRubbish:

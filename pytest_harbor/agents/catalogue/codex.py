@@ -72,7 +72,7 @@ def write_mcp(servers: Sequence[McpServer]) -> Sequence[PlacedFile]:
     """A profile, which Codex lays over its configuration."""
     lines: list[str] = []
     for server in servers:
-        lines.append(f"[mcp_servers.{json.dumps(server.name)}]")
+        lines.append(f"[mcp_servers.{_toml(server.name)}]")
         if server.transport == "stdio":
             lines.append(f"command = {_toml(server.command or '')}")
             lines.append(f"args = {_toml(list(server.args))}")
@@ -90,8 +90,8 @@ def write_mcp(servers: Sequence[McpServer]) -> Sequence[PlacedFile]:
 
 
 def _toml(value: object) -> str:
-    """JSON strings and arrays of strings are TOML, but for one character."""
-    return json.dumps(value, ensure_ascii=True).replace("\x7f", "\\u007f")
+    """JSON strings and arrays of strings in ASCII are TOML."""
+    return json.dumps(value, ensure_ascii=True)
 
 
 def session(run: CommandRun) -> str | None:

@@ -112,10 +112,9 @@ def read(run: CommandRun) -> AgentResult:
 
 
 def _user(steps: Steps, message: Event, text: str) -> None:
+    # An answer without a tool call, which it told the model of.
     rejected = at(message, "extra", "response")
-    if (
-        rejected is not None
-    ):  # an answer without a tool call, which it told the model of
+    if rejected is not None:
         said = as_object(at(_first_choice(rejected), "message"))
         _answer(
             steps, {**said, "extra": {"response": rejected}}, shown(said.get("content"))
