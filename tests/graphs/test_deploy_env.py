@@ -213,3 +213,30 @@ def test_a_dead_agent_is_named_by_the_prompt(run_steps, library):
     text = error_of(result, "ask")
     assert text.count("exit code 7") == 1
     assert text.count("cannot go on") == 1
+
+
+@pytest.mark.slow
+def test_requirements_are_an_environment_of_their_own(
+    run_steps, library, monkeypatch, tmp_path
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    library.files["envs/library/requirements.txt"] = "# nothing but Python\n"
+    said, types = [], still_running()[1]
+
+    async def look(_, run):
+        sandbox = run.instance(run.context.env("library").instance_id).sandbox
+        (folder,) = (tmp_path / "cache/pytest-harbor/python").glob("*/.complete")
+        python = folder.with_name("bin") / "python"
+        script = "import sys; print(sys.prefix); import pydantic"
+        result = await sandbox.exec([str(python), "-c", script])
+        said.append((result.stdout.strip(), str(folder.parent), result.ok))
+        said.append((await sandbox.exec(f"touch {folder.parent}/new")).ok)
+
+    kinds = types["step_types"]["look"]
+    types["step_types"]["look"] = type(kinds)(kinds.model, look)
+    result = run_steps(env_up(), {"id": "look", "type": "look"}, **types)
+    assert result.outcome == "unscored", result.failure_reason
+    (prefix, folder, has_pydantic), may_write = said
+    assert prefix == folder
+    assert not has_pydantic, "the runner's packages are not its own"
+    assert not may_write
