@@ -19,7 +19,7 @@ from pytest_harbor.collection.step_files import StepTaskFile, bundle, load, step
 from pytest_harbor.collection.step_handles import Call, StepRunHandle
 from pytest_harbor.collection.step_running import StepRequest, providers_of, run
 from pytest_harbor.errors import SettingsError
-from pytest_harbor.sandboxes.choose import provider_name
+from pytest_harbor.sandboxes.choose import LOCAL, provider_name
 from pytest_harbor.tasks.steps.files import is_bundle
 
 if TYPE_CHECKING:
@@ -113,16 +113,19 @@ def _by_hand(
     entries = bundle(request.config, root)
     token = secrets.token_urlsafe(24)
     keys = [os.environ[name] for name in SECRET_VARIABLES if name in os.environ]
+    providers = _providers(session, choice, entries)
     parts = RunParts(
         task_id=request.node.name,
         bundle=entries,
-        providers=_providers(session, choice, entries),
+        providers=providers,
         logs=logs,
         store=store,
         settings=session.run_settings(settings),
         environ=dict(os.environ),
         agents=session.step_agents,
         step_types=step_types(request.config),
+        # Only containers have to reach servers of this host from outside.
+        is_exposed=providers.keys() != {LOCAL},
         data_token=token,
         masker=Masker([token, *keys]),
     )

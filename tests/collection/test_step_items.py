@@ -278,6 +278,9 @@ def test_steps_by_hand(doing: Project):
 import pytest
 from pytest_harbor import HarborError
 
+def test_servers_listen_for_this_machine_only(harbor_run):
+    assert not harbor_run.opened.parts.is_exposed
+
 def test_it(harbor_run):
     harbor_run.step("do", score=0.75)
     assert harbor_run.reward == 0.75
@@ -292,7 +295,7 @@ async def test_async(harbor_run):
     assert harbor_run.reward == 0.25
 """,
     )
-    doing.run("-p", "anyio", "-k", "not trio").assert_outcomes(passed=2)
+    doing.run("-p", "anyio", "-k", "not trio").assert_outcomes(passed=3)
 
 
 def test_a_judge_of_the_project(doing: Project):
