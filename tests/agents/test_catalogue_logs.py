@@ -293,9 +293,11 @@ class TestFailures:
             "error_status": 529,
             "error": "overloaded",
         }
-        run = CommandRun(INSTRUCTION, json.dumps(retry), "", 1)
-        failure = catalogue.load("claude-code").failure(run)
-        assert (failure.kind, failure.status) == ("agent_request_failed", 529)
+        classify = catalogue.load("claude-code").failure
+        for code in (1, None):
+            failure = classify(CommandRun(INSTRUCTION, json.dumps(retry), "", code))
+            assert (failure.kind, failure.status) == ("agent_request_failed", 529)
+        assert classify(CommandRun(INSTRUCTION, json.dumps(retry), "", 0)) is None
 
     def test_what_mini_swe_agent_says_last_is_the_reason(self):
         run = logged("mini-swe-agent", "rate_limited", 1)

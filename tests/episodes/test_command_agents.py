@@ -298,8 +298,21 @@ class TestFailures:
         [turn] = result.turns
         assert (turn.agent_timed_out, turn.response) == (True, "begun")
         assert f"chatty ran out of its {says}" in turn.warnings[0]
+        assert "met with" not in turn.warnings[0]
         assert result.reward == 1  # nothing was left, and the work is graded
         assert result.failure_kind is None
+
+    def test_what_it_met_with_before_is_told_and_changes_nothing(self, run):
+        def classify(run):
+            return AgentError("asked to wait", "agent_rate_limited", 429)
+
+        result = run(
+            "sleep 30",
+            agent=chatty(failure=classify, timeout_sec=1.0),
+        )
+        [turn] = result.turns
+        assert (result.status, turn.agent_timed_out) == ("graded", True)
+        assert "ran out of its 1 s; it had met with: asked to wait" in turn.warnings[0]
 
 
 class TestSessions:

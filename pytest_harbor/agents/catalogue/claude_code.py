@@ -77,7 +77,7 @@ def failure(run: CommandRun) -> AgentError | None:
         if status is None and "/login" in message:
             status = 401
         return request_failure(message, status)
-    if run.exit_code and reader.retry:
+    if run.exit_code != 0 and reader.retry:
         status = as_count(reader.retry.get("error_status"))
         return request_failure(shown(reader.retry.get("error")), status)
     return None

@@ -278,13 +278,16 @@ class CommandAgent:
         result: ExecResult,
         warnings: list[str],
     ) -> AgentError | None:
-        if result.timed_out:
-            limit = self._limit(turn)
-            assert limit is not None
-            return AgentError(f"{self.name} ran out of its {limit:g} s", AGENT_TIMEOUT)
         failure = None
         if self.declaration.failure is not None:
             failure = self._ask(self.declaration.failure, run, "failure", warnings)
+        if result.timed_out:
+            limit = self._limit(turn)
+            assert limit is not None
+            # Graded as it is; but whether it only waited for its model, people want to know.
+            why = f"; it had met with: {failure}" if failure is not None else ""
+            message = f"{self.name} ran out of its {limit:g} s{why}"
+            return AgentError(message, AGENT_TIMEOUT)
         failure = failure or default_failure(run)
         if failure is None:
             return None
