@@ -3,6 +3,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
+import httpcore  # noqa: F401 - httpx remembers its errors, and loads it on first use
+import httpcore2  # noqa: F401
 import pytest
 from scratch_project import Project
 
