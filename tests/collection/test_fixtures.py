@@ -59,6 +59,7 @@ def test_factory_with_the_task_of_the_marker(harbor_sandbox_factory):
 
 
 @pytest.mark.parametrize("workers", ["-n0", "-n2"])
+@pytest.mark.slow
 def test_runs_of_python_tests_are_rolled_up(project: Project, workers: str) -> None:
     project.task("t")
     project.file(

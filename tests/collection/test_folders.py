@@ -241,6 +241,7 @@ def test_unregistered_marker_breaks_the_task_only(project: Project) -> None:
 
 
 @pytest.mark.parametrize("workers", ["0", "2"])
+@pytest.mark.slow
 def test_a_broken_task_does_not_stop_the_others(project: Project, workers: str) -> None:
     project.task("a-broken", "x = [")
     project.task("b-empty", test=None, instruction=None)
@@ -324,6 +325,7 @@ ODD_NAMES = {
 
 
 @pytest.mark.parametrize("workers", ["-n0", "-n2"])
+@pytest.mark.slow
 def test_names_that_reports_cannot_hold(project: Project, workers: str) -> None:
     """One such folder ended the whole run, or left XML that no parser reads."""
     project.task()
@@ -411,6 +413,7 @@ def test_loader_warnings_are_shown_once_and_never_as_errors(project: Project) ->
     project.run("datasets", "-W", ignored).assert_outcomes(passed=2)
 
 
+@pytest.mark.slow
 def test_warnings_are_told_by_one_worker(project: Project) -> None:
     project.task("a", "colour = 1\n[agent]\ntimeout_sec = 9\n")
     result = project.run("datasets", "-n", "2")
@@ -456,6 +459,7 @@ def pytest_collection_finish(session):
     assert int(counted.split()[1]) < 10
 
 
+@pytest.mark.slow
 def test_same_ids_whatever_the_hash_seed_and_disk_order(project: Project) -> None:
     names = [f"task-{number:02}" for number in range(12)]
     random.Random(7).shuffle(names)

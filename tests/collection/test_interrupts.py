@@ -100,6 +100,7 @@ def press():
 """
 
 
+@pytest.mark.slow
 def test_pressed_at_every_moment(project: Project) -> None:
     project.file("my_agents.py", SLOW)
     project.file("conftest.py", PRESS_AGAIN)

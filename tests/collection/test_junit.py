@@ -136,6 +136,7 @@ def rows(project: Project) -> dict[str, ET.Element]:
 
 
 @pytest.mark.parametrize("workers", ["0", "2"])
+@pytest.mark.slow
 def test_steps_are_rows_of_their_own(three_steps: Project, workers: str) -> None:
     project = three_steps
     result = project.run("datasets", "--junitxml=j.xml", "-n", workers, "-v")

@@ -9,6 +9,8 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+import pytest
+
 from pytest_harbor.results import summary
 
 if TYPE_CHECKING:
@@ -40,6 +42,7 @@ def test_a_killed_run_keeps_what_ended_and_names_what_ran(project: Project) -> N
     assert found.unfinished == ("datasets/d/task.toml::d[my_agents:Last]",)
 
 
+@pytest.mark.slow
 def test_two_sessions_at_once_do_not_mix(project: Project) -> None:
     project.task("a")
     project.graded("b", 0)

@@ -227,6 +227,7 @@ def test_bad_values_are_usage_errors(
     result.stderr.fnmatch_lines([message])
 
 
+@pytest.mark.slow
 def test_unknown_agent_is_a_usage_error_with_workers(project: Project) -> None:
     project.task("t")
     result = project.run_apart("datasets", "-n2", "--harbor-agent=noop")

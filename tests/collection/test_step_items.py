@@ -173,6 +173,7 @@ def test_records_and_summary(doing: Project):
 
 
 @pytest.mark.parametrize("workers", [[], ["-n", "2"]])
+@pytest.mark.slow
 def test_junit(doing: Project, workers):
     task(doing, "t", {"score": 1}, {"score": 0.25})
     task(doing, "u", {})
@@ -220,6 +221,7 @@ def test_a_retry_leaves_one_report_per_step(doing: Project):
     result.stdout.fnmatch_lines(["*1 passed, 2 subtests passed*"])
 
 
+@pytest.mark.slow
 def test_a_time_limit_of_the_item(doing: Project):
     task(doing, "t", {}, {"hangs": True}, {})
     result = doing.run_apart("-v", "--timeout", "4")

@@ -117,6 +117,7 @@ def pytest_runtest_logreport(report):
 
 
 @pytest.mark.parametrize("workers", ["0", "2"])
+@pytest.mark.slow
 def test_a_step_is_told_before_the_next_one_ends(
     scripted: Project, monkeypatch: pytest.MonkeyPatch, workers: str
 ) -> None:

@@ -20,6 +20,7 @@ def run_scribe(run_pytest):
     return run
 
 
+@pytest.mark.slow
 def test_an_agent_that_remembers_passes_all_steps(run_scribe):
     run = run_scribe("--harbor-agent=scribe", "--harbor-turn-sessions=continue")
     assert run.code == 0, run.output

@@ -46,6 +46,7 @@ def test_the_first_command_of_the_readme(run_pytest):
     assert (ROOT / sealed["harbor.logs"]).is_dir()
 
 
+@pytest.mark.slow
 def test_doing_nothing_fails_with_the_reason(run_pytest):
     run = run_pytest("examples/local/guest-list", "--harbor-agent", "nop")
     assert run.code == 1, run.output
@@ -55,6 +56,7 @@ def test_doing_nothing_fails_with_the_reason(run_pytest):
     assert float(run.properties("guest-list[nop]")["harbor.reward"]) == 0
 
 
+@pytest.mark.slow
 def test_what_the_agent_of_night_shift_leaves(run_pytest):
     run = run_pytest("examples/local/night-shift")
     assert run.code == 0, run.output
@@ -73,6 +75,7 @@ def test_what_the_agent_of_night_shift_leaves(run_pytest):
     assert "report.md" in listings[0].read_text()
 
 
+@pytest.mark.slow
 def test_a_cake_in_three_turns(run_pytest):
     run = run_pytest("examples/local/bake-a-cake", "-v")
     assert run.code == 0, run.output
@@ -156,6 +159,7 @@ def test_a_cake_that_goes_wrong(run_pytest, tmp_path, baker, outcomes, message):
         assert (found[name] - {"properties"}) == ({tag} if tag else set()), name
 
 
+@pytest.mark.slow
 def test_only_the_last_load_of_the_van_counts(run_pytest):
     run = run_pytest("examples/local/pack-the-van")
     assert run.code == 0, run.output
