@@ -13,25 +13,23 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import anyio
 import anyio.to_thread
-from filelock import FileLock, Timeout
 
 import pytest_harbor
 from pytest_harbor.errors import SandboxStartFailed
+from pytest_harbor.sandboxes.machine import alone
 
 _PARTS: Final = ("bin", "lib", "lib64", "pyvenv.cfg")
 """What an interpreter needs of its virtual environment; a project may lie beside."""
 _PACKAGE_FOLDERS: Final = ("site-packages", "dist-packages")
 _BASE: Final = Path(sys.base_prefix)
 """Local sandboxes see it anyway."""
-_LOCK_POLL_SECONDS: Final = 0.1
 _INCLUDED = re.compile(
     r"^\s*(?:-r|--requirement|-c|--constraint)[\s=]+(\S+)", re.MULTILINE
 )
@@ -91,7 +89,7 @@ async def built_environment(
     if complete.exists():
         return environment
     folder.parent.mkdir(parents=True, exist_ok=True)
-    async with _machine_wide_lock(folder.with_suffix(".lock")):
+    async with alone(folder.with_suffix(".lock")):
         failed = folder.with_suffix(".failed")
         if complete.exists():
             return environment
@@ -175,18 +173,3 @@ def _parts_of(prefix: Path) -> Iterator[Path]:
 def _cache_folder() -> Path:
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(base, "pytest-harbor", "python")
-
-
-@asynccontextmanager
-async def _machine_wide_lock(file: Path) -> AsyncIterator[None]:
-    lock = FileLock(file, thread_local=False)
-    while True:
-        try:
-            lock.acquire(timeout=0)
-            break
-        except Timeout:
-            await anyio.sleep(_LOCK_POLL_SECONDS)
-    try:
-        yield
-    finally:
-        lock.release()

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import secrets
 import shlex
-import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final, TypeVar
 
 import anyio
-from filelock import FileLock, Timeout
 
 from pytest_harbor.errors import InstallFailed, SandboxStartFailed
 from pytest_harbor.sandboxes.api import (
@@ -24,13 +21,13 @@ from pytest_harbor.sandboxes.api import (
     Tell,
     Upload,
 )
+from pytest_harbor.sandboxes.machine import alone, shared_folder
 
 SHOWN_LINES: Final = 30
 """Last lines of a script's output that an error shows."""
 
 T = TypeVar("T")
 _PROBE_SECONDS: Final = 120.0
-_LOCK_POLL_SECONDS: Final = 0.1
 _MAX_FAILURES: Final = 2
 _RUN: Final = 'mkdir -p -- "$AGENT_PREFIX/bin" && exec bash "$1" 2>&1'
 _PROBE: Final = 'PATH=$AGENT_PREFIX/bin:$PATH; export PATH; exec "$@"'
@@ -145,8 +142,10 @@ class Installs:
                 return found
             try:
                 doing, does = self._verb
-                async with _machine_wide(key, f"{does} {what}", tell) as stem:
-                    record = _Record(stem, self._failure)
+                folder = shared_folder("installs")
+                lock = folder / f"{key}.lock"
+                async with alone(lock, tell, does=f"{does} {what}"):
+                    record = _Record(folder / key, self._failure)
                     fresh = self._session_began if force else 0.0
                     is_fresh = record.made_at >= fresh
                     if is_fresh and (found := await find()) is not None:
@@ -188,38 +187,6 @@ class _Record:
         self._made.touch()
         _stamp(self._made)
         return made
-
-
-def _lock_folder() -> Path:
-    folder = Path(tempfile.gettempdir(), f"pytest-harbor-{os.getuid()}", "installs")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        folder.parent.chmod(0o700)  # fails when somebody else made it
-    except OSError as error:
-        raise SandboxStartFailed(
-            f"cannot use {folder} for the locks of installations: {error}"
-        ) from error
-    return folder
-
-
-@contextlib.asynccontextmanager
-async def _machine_wide(key: str, what: str, tell: Tell | None) -> AsyncIterator[Path]:
-    folder = _lock_folder()
-    lock = FileLock(folder / f"{key}.lock", thread_local=False)
-    has_told = False
-    while True:
-        try:
-            lock.acquire(timeout=0)
-            break
-        except Timeout:
-            if tell is not None and not has_told:
-                tell(f"waiting for another process that {what}")
-                has_told = True
-            await anyio.sleep(_LOCK_POLL_SECONDS)
-    try:
-        yield folder / key
-    finally:
-        lock.release()
 
 
 def _stamp(path: Path) -> None:

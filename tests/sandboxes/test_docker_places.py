@@ -10,13 +10,13 @@ import tempfile
 import anyio
 import pytest
 
-from pytest_harbor.sandboxes.docker import machine
+from pytest_harbor.sandboxes import machine
 
 pytestmark = pytest.mark.anyio
 
 HOLDER = """
 import anyio, sys
-from pytest_harbor.sandboxes.docker.machine import place
+from pytest_harbor.sandboxes.machine import place
 async def main():
     async with place("test", 2):
         print("held", flush=True)

@@ -16,7 +16,6 @@ from typing import Any
 import anyio
 import anyio.to_thread
 import docker
-from filelock import FileLock, Timeout
 
 from pytest_harbor.errors import SandboxStartFailed
 from pytest_harbor.sandboxes.api import EnvironmentSpec, Tell
@@ -24,10 +23,8 @@ from pytest_harbor.sandboxes.docker import build
 from pytest_harbor.sandboxes.docker.build import Builder
 from pytest_harbor.sandboxes.docker.client import NOT_FOUND, DaemonError, Engine
 from pytest_harbor.sandboxes.docker.context import BuildSource, image_tag
-from pytest_harbor.sandboxes.docker.machine import shared_folder
 from pytest_harbor.sandboxes.docker.pull import pull
-
-_LOCK_POLL_SECONDS = 0.1
+from pytest_harbor.sandboxes.machine import alone, shared_folder
 
 
 @dataclass(frozen=True)
@@ -217,18 +214,6 @@ async def _machine_wide_lock(
     folder = shared_folder("images")
     digest = hashlib.sha256(name.encode()).hexdigest()[:16]
     stem = folder / f"{re.sub(r'[^a-z0-9]+', '-', name.lower())[:80]}-{digest}"
-    lock = FileLock(f"{stem}.lock", thread_local=False)
-    has_told = False
-    while True:
-        try:
-            lock.acquire(timeout=0)
-            break
-        except Timeout:
-            if tell is not None and not has_told:
-                tell("waiting for another process that makes the same image")
-                has_told = True
-            await anyio.sleep(_LOCK_POLL_SECONDS)
-    try:
+    lock = Path(f"{stem}.lock")
+    async with alone(lock, tell, does="makes the same image"):
         yield _BuildRecord(stem)
-    finally:
-        lock.release()

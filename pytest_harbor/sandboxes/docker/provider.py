@@ -168,8 +168,8 @@ class DockerProvider(Provider):
         from pytest_harbor.sandboxes.docker.container import DockerSandbox
         from pytest_harbor.sandboxes.docker.create import NewContainer
         from pytest_harbor.sandboxes.docker.files import OPEN_FOLDERS
-        from pytest_harbor.sandboxes.docker.machine import place
         from pytest_harbor.sandboxes.docker.sweep import all_labels
+        from pytest_harbor.sandboxes.machine import place
 
         assert self._images is not None
         task = labels.get(TASK_LABEL, name)
@@ -239,8 +239,8 @@ class DockerProvider(Provider):
         """The networks that a container will be in, and the proxies that they need."""
         from pytest_harbor.sandboxes.docker import networks
         from pytest_harbor.sandboxes.docker.egress import NewEgress
-        from pytest_harbor.sandboxes.docker.machine import place
         from pytest_harbor.sandboxes.docker.sweep import COMPANION_LABEL
+        from pytest_harbor.sandboxes.machine import place
 
         wanted = list(filter(networks.needs_proxy, networks.networks_of(spec)))
         if not wanted:

@@ -1,4 +1,4 @@
-"""What the processes of one user on this machine share: a folder of lock files.
+"""What the processes of one user on this machine share: folders of lock files.
 
 The system gives locks back when a process dies, however that was.
 """
@@ -15,8 +15,11 @@ import anyio
 from filelock import FileLock, Timeout
 
 from pytest_harbor.errors import SandboxStartFailed
+from pytest_harbor.sandboxes.api import Tell
 
 _POLL_SECONDS = 0.02
+_LONG_POLL_SECONDS = 0.1
+"""For what takes seconds and more."""
 _PATIENCE_SECONDS = 60.0
 """Whoever holds a place may have been stopped (Ctrl-Z); a limit is no reason to hang."""
 
@@ -30,6 +33,31 @@ def shared_folder(name: str) -> Path:
     except OSError as error:
         raise SandboxStartFailed(f"cannot use {folder} for locks: {error}") from error
     return folder
+
+
+@contextlib.asynccontextmanager
+async def alone(
+    file: Path, tell: Tell | None = None, *, does: str = ""
+) -> AsyncIterator[None]:
+    """Hold a lock file, whichever process has it now: one makes what others wait for.
+
+    ``does`` is what another holder is at; ``tell`` hears of it once, when there is one.
+    """
+    lock = FileLock(file, thread_local=False)
+    has_told = False
+    while True:
+        try:
+            lock.acquire(timeout=0)
+            break
+        except Timeout:
+            if tell is not None and not has_told:
+                tell(f"waiting for another process that {does}")
+                has_told = True
+            await anyio.sleep(_LONG_POLL_SECONDS)
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 @contextlib.asynccontextmanager
