@@ -9,7 +9,7 @@ from typing import Any
 
 import anyio
 import pytest
-from anyio.from_thread import BlockingPortal, start_blocking_portal
+from anyio.from_thread import BlockingPortal
 
 from episode_runs import run_folder
 from pytest_harbor.episodes.result import EpisodeResult
@@ -34,13 +34,6 @@ def run_scripted(scripted: ScriptedProvider, tmp_path: Path) -> RunEpisode:
         return anyio.run(lambda: run_folder(scripted, folder, agent, **options))
 
     return run_it
-
-
-@pytest.fixture(scope="module")
-def portal() -> Iterator[BlockingPortal]:
-    """An event loop in a thread, for a provider that serves many tests."""
-    with start_blocking_portal() as portal:
-        yield portal
 
 
 @pytest.fixture(scope="module")

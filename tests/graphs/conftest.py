@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from anyio.from_thread import BlockingPortal, start_blocking_portal
+from anyio.from_thread import BlockingPortal
 
 from graph_runs import Library
 from pytest_harbor.graphs.result import StepRunResult
@@ -16,13 +16,6 @@ from pytest_harbor.sandboxes.local.provider import LocalProvider
 from servers.running import Servers, many_servers
 
 RunSteps = Callable[..., StepRunResult]
-
-
-@pytest.fixture(scope="module")
-def portal() -> Iterator[BlockingPortal]:
-    """An event loop in a thread, for a provider that serves many tests."""
-    with start_blocking_portal() as portal:
-        yield portal
 
 
 @pytest.fixture(scope="module")
