@@ -89,14 +89,14 @@ class StepTaskItem(TaskItem):
 
 def episode(request: pytest.FixtureRequest, harbor_episode: EpisodeResult) -> None:  # noqa: ARG001
     """Fail when the episode's reward says so."""
-    from pytest_harbor.collection.running import fail_by_verdict
+    from pytest_harbor.collection.judged import fail_by_verdict
 
     fail_by_verdict(request.node)
 
 
 def step_task(request: pytest.FixtureRequest, harbor_run: StepRunHandle) -> None:  # noqa: ARG001
     """Fail when a step failed or a score says so."""
-    from pytest_harbor.collection.step_running import fail_by_verdict
+    from pytest_harbor.collection.judged import fail_by_verdict
 
     fail_by_verdict(request.node)
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_harbor.collection import progress
+from pytest_harbor.collection.judged import interruption
 from pytest_harbor.collection.step_reports import (
     RETRACTED,
     STEP,
@@ -72,14 +73,11 @@ class LiveStepRun:
         from pytest_harbor.graphs.result import run_from_plain
         from pytest_harbor.graphs.verdict import judge
 
-        what = str(error)
-        if not isinstance(error, KeyboardInterrupt | pytest.fail.Exception):
-            what = f"{type(error).__name__}: {what}"
         ended = replace(
             run_from_plain(self._last),
             outcome="cancelled",
             failure_kind=CANCELLED,
-            failure_reason=what or "interrupted",
+            failure_reason=interruption(error) or "interrupted",
         )
         if isinstance(error, pytest.fail.Exception):
             self.settle(judge(ended, threshold=1.0).steps)

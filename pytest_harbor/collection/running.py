@@ -8,13 +8,19 @@ import time
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_harbor.collection import markers, progress
 from pytest_harbor.collection import session as sessions
-from pytest_harbor.collection.items import Episode, EpisodeFailed
+from pytest_harbor.collection.items import Episode
+from pytest_harbor.collection.judged import (
+    Judged,
+    interruption,
+    settle,
+    threshold,
+)
 from pytest_harbor.collection.live_steps import LiveSteps
 from pytest_harbor.collection.places import run_places
 from pytest_harbor.collection.private import skip_at_item
@@ -32,10 +38,6 @@ if TYPE_CHECKING:
     from pytest_harbor.settings import Settings
     from pytest_harbor.tasks.folder.plan_types import EpisodePlan
     from pytest_harbor.tasks.folder.task import Task
-    from pytest_harbor.verdicts import Verdict
-
-DEFAULT_MIN_REWARD: Final = 1.0
-_RUN: Final = pytest.StashKey["Run"]()
 
 
 @dataclass(frozen=True)
@@ -50,15 +52,6 @@ class Request:
     attempt: int
 
 
-@dataclass(frozen=True)
-class Run:
-    """An episode that ended, and what it is worth."""
-
-    result: EpisodeResult
-    verdict: Verdict
-    text: str
-
-
 def run(request: Request) -> EpisodeResult:
     """Run the episode; gives its result when there is one to judge.
 
@@ -69,40 +62,22 @@ def run(request: Request) -> EpisodeResult:
     item = request.item
     item.user_properties[:] = junit.without_ours(item.user_properties)
     try:
-        finished = _run(request)
+        result, judged = _run(request)
     except HarborError as error:
         sessions.of(item.config).record_broken(item, request.task.id, error.message)
         raise
-    item.ihook.pytest_harbor_episode_finished(result=finished.result, item=item)
-    verdict = finished.verdict
-    if verdict.outcome == "skipped":
-        raise skip_at_item(verdict.message)
-    if verdict.outcome == "error":
-        _fail(finished.text)
-    if isinstance(item, Episode):
-        item.stash[_RUN] = finished
-    return finished.result
+    item.ihook.pytest_harbor_episode_finished(result=result, item=item)
+    settle(item, judged)
+    return result
 
 
-def fail_by_verdict(item: pytest.Item) -> None:
-    """The call of a collected item. Raises EpisodeFailed."""
-    finished = item.stash[_RUN]
-    del item.stash[_RUN]  # items live as long as the session, results need not
-    if finished.verdict.outcome == "failed":
-        raise EpisodeFailed(junit.clean(finished.text), pytrace=False)
-
-
-def threshold(request: Request) -> float:
-    """The first that is set: marker, task, option or ini key, 1.0 (design 4)."""
-    marked = markers.read(request.item).min_reward
-    for value in (
-        marked,
+def min_reward(request: Request) -> float:
+    """The threshold of the item: that of its marker, of its task, of the run."""
+    return threshold(
+        markers.read(request.item).min_reward,
         request.task.config.pytest_harbor.min_reward,
         request.settings.min_reward,
-    ):
-        if value is not None:
-            return value
-    return DEFAULT_MIN_REWARD
+    )
 
 
 def agent_name(agent: Agent) -> str:
@@ -110,7 +85,7 @@ def agent_name(agent: Agent) -> str:
     return str(getattr(agent, "name", None) or type(agent).__name__)
 
 
-def _run(request: Request) -> Run:
+def _run(request: Request) -> tuple[EpisodeResult, Judged]:
     from pytest_harbor.episodes.outcome import judge
 
     plan = make_plan(request)
@@ -123,7 +98,7 @@ def _run(request: Request) -> Run:
     must_miss = request.settings.validate and plan.agent == "nop"
     origin = Origin(
         node_id=request.item.nodeid,
-        min_reward=threshold(request),
+        min_reward=min_reward(request),
         worker=session.worker,
         is_test=not isinstance(request.item, Episode),
         must_miss=must_miss,
@@ -160,7 +135,7 @@ def _run(request: Request) -> Run:
     request.item.user_properties += junit.properties(
         result, min_reward=origin.min_reward, root=root
     )
-    return Run(result, verdict, failure_text(result, verdict, root=root))
+    return result, Judged(verdict, failure_text(result, verdict, root=root))
 
 
 def make_plan(request: Request) -> EpisodePlan:
@@ -235,9 +210,7 @@ def _cancelled(
 ) -> EpisodeResult:
     from pytest_harbor.episodes.result import EpisodeResult
 
-    what = str(error)
-    if not isinstance(error, KeyboardInterrupt | pytest.fail.Exception):
-        what = f"{type(error).__name__}: {what}"
+    what = interruption(error)
     return EpisodeResult(
         task_id=plan.task_id,
         agent=plan.agent,
@@ -268,7 +241,3 @@ def _skip_unvalidated(plan: EpisodePlan) -> None:
         return
     steps = f" for {', '.join(without)}" if plan.is_multi_step else ""
     raise skip_at_item(f"unvalidated: no solution/solve.sh or answer.md{steps}")
-
-
-def _fail(text: str) -> NoReturn:
-    pytest.fail(junit.clean(text), pytrace=False)

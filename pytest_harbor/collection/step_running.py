@@ -8,16 +8,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_harbor.collection import markers
 from pytest_harbor.collection import session as sessions
-from pytest_harbor.collection.items import EpisodeFailed, StepTaskItem
+from pytest_harbor.collection.items import StepTaskItem
+from pytest_harbor.collection.judged import Judged, settle, threshold
 from pytest_harbor.collection.live_step_run import LiveStepRun
 from pytest_harbor.collection.places import run_places
-from pytest_harbor.collection.private import skip_at_item
 from pytest_harbor.collection.step_files import step_types
 from pytest_harbor.collection.warnings import warn_of_item
 from pytest_harbor.errors import SANDBOX_UNAVAILABLE, HarborError
@@ -35,9 +35,6 @@ if TYPE_CHECKING:
     from pytest_harbor.tasks.steps.task import StepTask
     from pytest_harbor.verdicts import Verdict
 
-DEFAULT_MIN_REWARD: Final = 1.0
-_RUN: Final = pytest.StashKey["Run"]()
-
 
 @dataclass(frozen=True)
 class StepRequest:
@@ -51,14 +48,6 @@ class StepRequest:
     attempt: int
 
 
-@dataclass(frozen=True)
-class Run:
-    """A run that ended, and what it is worth."""
-
-    verdict: Verdict
-    text: str
-
-
 def run(request: StepRequest) -> StepRunResult:
     """Run the task; gives its result when there is one to judge.
 
@@ -69,34 +58,12 @@ def run(request: StepRequest) -> StepRunResult:
     item = request.item
     item.user_properties[:] = junit.without_ours(item.user_properties)
     try:
-        result, finished = _run(request)
+        result, judged = _run(request)
     except HarborError as error:
         sessions.of(item.config).record_broken(item, request.task.name, error.message)
         raise
-    verdict = finished.verdict
-    if verdict.outcome == "skipped":
-        raise skip_at_item(verdict.message)
-    if verdict.outcome == "error":
-        raise pytest.fail.Exception(junit.clean(finished.text), pytrace=False)
-    if isinstance(item, StepTaskItem):
-        item.stash[_RUN] = finished
+    settle(item, judged)
     return result
-
-
-def fail_by_verdict(item: pytest.Item) -> None:
-    """The call of a collected item. Raises EpisodeFailed."""
-    finished = item.stash[_RUN]
-    del item.stash[_RUN]  # items live as long as the session, results need not
-    if finished.verdict.outcome == "failed":
-        raise EpisodeFailed(junit.clean(finished.text), pytrace=False)
-
-
-def threshold(item: pytest.Item, settings: Settings) -> float:
-    """The first that is set: marker, option or ini key, 1.0."""
-    for value in (markers.read(item).min_reward, settings.min_reward):
-        if value is not None:
-            return value
-    return DEFAULT_MIN_REWARD
 
 
 def providers_of(
@@ -111,14 +78,14 @@ def providers_of(
     return {name: session.providers.by_name(name) for name in sorted(names)}
 
 
-def _run(request: StepRequest) -> tuple[StepRunResult, Run]:
+def _run(request: StepRequest) -> tuple[StepRunResult, Judged]:
     from pytest_harbor.graphs.verdict import judge
 
     item, settings = request.item, request.settings
     session = sessions.of(item.config)
     origin = Origin(
         node_id=item.nodeid,
-        min_reward=threshold(item, settings),
+        min_reward=threshold(markers.read(item).min_reward, settings.min_reward),
         worker=session.worker,
         is_test=not isinstance(item, StepTaskItem),
         is_xfail=markers.expects_failure(item),
@@ -148,7 +115,7 @@ def _run(request: StepRequest) -> tuple[StepRunResult, Run]:
     item.user_properties += junit.step_task_properties(
         result, attempt=request.attempt, min_reward=origin.min_reward, root=root
     )
-    return result, Run(verdict, step_text(result, verdict, root=root))
+    return result, Judged(verdict, step_text(result, verdict, root=root))
 
 
 def _record(
