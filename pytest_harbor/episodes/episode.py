@@ -60,8 +60,7 @@ from pytest_harbor.sandboxes.api import Capabilities, Provider, Sandbox
 from pytest_harbor.settings import Keep
 from pytest_harbor.tasks.folder.plan_types import EpisodePlan
 from pytest_harbor.tasks.folder.seed import changed_folder
-
-_FULL_REWARD = 1.0 - 1e-9
+from pytest_harbor.verdicts import reaches
 
 
 async def run(
@@ -370,7 +369,7 @@ class _Episode:
             return False
         reward = roll_up(this.turns, self.plan.reward_strategy).reward
         gates_met = all(turn.min_reward_met is not False for turn in this.turns)
-        return reward is not None and reward >= _FULL_REWARD and gates_met
+        return reward is not None and reaches(reward, 1.0) and gates_met
 
     def _tries_again(self, this: Try) -> bool:
         return tries_again(

@@ -21,7 +21,12 @@ from pytest_harbor.graphs.servers import Listening, PythonNeed, ServerPlan
 from pytest_harbor.protocols.agent_card import TOKEN_VARIABLE
 from pytest_harbor.sandboxes.api import EnvironmentSpec, Limits
 from pytest_harbor.sandboxes.choose import DOCKER, LOCAL, provider_name
-from pytest_harbor.tasks.steps.entries import LOCAL_VERSION, AgentEntry, EnvEntry
+from pytest_harbor.tasks.steps.entries import (
+    LOCAL_VERSION,
+    AgentEntry,
+    EnvEntry,
+    ServerEntry,
+)
 from pytest_harbor.tasks.steps.model import DeployAgent, DeployEnv
 
 if TYPE_CHECKING:
@@ -213,15 +218,13 @@ def limits_of(step: DeployEnv | DeployAgent) -> Limits:
     )
 
 
-def provider_of(entry: EnvEntry | AgentEntry, choice: str) -> str:
+def provider_of(entry: ServerEntry, choice: str) -> str:
     """The sandbox provider of an env or agent (design 5.2)."""
     has_image = entry.dockerfile is not None or entry.image is not None
     return provider_name(choice, has_image)
 
 
-def spec_of(
-    entry: EnvEntry | AgentEntry, provider: str, limits: Limits
-) -> EnvironmentSpec:
+def spec_of(entry: ServerEntry, provider: str, limits: Limits) -> EnvironmentSpec:
     """What the sandbox of an env or agent is made of.
 
     Raises:
@@ -236,19 +239,19 @@ def spec_of(
     )
 
 
-def command_of(entry: EnvEntry | AgentEntry, provider: str) -> tuple[str, ...]:
+def command_of(entry: ServerEntry, provider: str) -> tuple[str, ...]:
     """Argv of the server; empty where the image says it."""
     return entry.command if _runs_command(entry, provider) else ()
 
 
-def python_of(entry: EnvEntry | AgentEntry, provider: str) -> PythonNeed | None:
+def python_of(entry: ServerEntry, provider: str) -> PythonNeed | None:
     """The Python that the server's command finds."""
     if not _runs_command(entry, provider):
         return None
     return PythonNeed(entry.requirements)
 
 
-def _runs_command(entry: EnvEntry | AgentEntry, provider: str) -> bool:
+def _runs_command(entry: ServerEntry, provider: str) -> bool:
     """Whether the sandbox has no image, so that ``command`` starts the server."""
     has_image = entry.dockerfile is not None or entry.image is not None
     if provider != LOCAL and has_image:

@@ -13,6 +13,7 @@ from pytest_harbor.errors import (
     AgentError,
     HarborError,
 )
+from pytest_harbor.verdicts import reaches
 
 Outcome: TypeAlias = Literal[
     "failed",  # an error, or a failed step that no retry recovered
@@ -21,7 +22,6 @@ Outcome: TypeAlias = Literal[
     "unscored",
     "cancelled",
 ]
-TOLERANCE: Final = 1e-9
 AGGREGATED_KEY: Final = "verifier_ids"
 """Key of an entry that has its score from other verifiers' rows."""
 _NOT_INFRASTRUCTURE: Final = frozenset({STEP_FAILED, AGENT_RUN_ERROR, AGENT_TIMEOUT})
@@ -68,7 +68,7 @@ def outcome(
     found = scores(metadata)
     if not found:
         return "unscored"
-    is_enough = all(score >= threshold - TOLERANCE for score in found.values())
+    is_enough = all(reaches(score, threshold) for score in found.values())
     return "passed" if is_enough else "scored_below"
 
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import anyio
 
+from pytest_harbor.agents.python_agent import describe as describe_foreign
 from pytest_harbor.errors import (
     CANCELLED,
     HarborError,
@@ -287,8 +288,7 @@ def describe(error: BaseException) -> str:
     """An error's text for people; of one that is none of ours its type, too."""
     if isinstance(error, HarborError):
         return error.message
-    text = str(error)
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return describe_foreign(error)
 
 
 def _node(step: Step) -> Node:

@@ -126,7 +126,7 @@ class Records:
             "attempt": None,
             "worker": origin.worker,
             "failure_kind": REFUSED,
-            "failure_reason": reason[:MAX_REASON],
+            "failure_reason": short(reason),
             "terminal": True,
             "final": True,
             "started_at": now,
@@ -191,11 +191,18 @@ def _common(result: EpisodeResult, origin: Origin) -> dict[str, Any]:
         "seconds": result.seconds,
         "kept_sandboxes": list(result.kept_sandboxes),
         "warnings": list(result.warnings),
-        "versions": {
-            "pytest-harbor": __version__,
-            "python": platform.python_version(),
-        },
+        "versions": versions(),
     }
+
+
+def versions() -> dict[str, str]:
+    """What a row was made with."""
+    return {"pytest-harbor": __version__, "python": platform.python_version()}
+
+
+def short(reason: str | None) -> str | None:
+    """A reason as long as a row holds it (spec 19.4)."""
+    return None if reason is None else reason[:MAX_REASON]
 
 
 def _rollout(result: EpisodeResult) -> dict[str, Any]:
@@ -210,7 +217,7 @@ def _rollout(result: EpisodeResult) -> dict[str, Any]:
         "trajectory": result.trajectory,
         "mask_sample": result.mask_sample,
         "failure_kind": result.failure_kind,
-        "failure_reason": _short(result.failure_reason),
+        "failure_reason": short(result.failure_reason),
         "failed_phase": result.failed_phase,
         "validated": result.validated,
         "durations": dict(result.durations),
@@ -235,7 +242,7 @@ def _failure(attempt: FailedAttempt, *, final: bool) -> dict[str, Any]:
     return {
         "try": attempt.number,
         "failure_kind": attempt.failure_kind,
-        "failure_reason": _short(attempt.failure_reason),
+        "failure_reason": short(attempt.failure_reason),
         "terminal": attempt.terminal,
         "final": final,
         "started_at": attempt.started_at,
@@ -249,12 +256,8 @@ def _only_failure(result: EpisodeResult) -> dict[str, Any]:
     return {
         "try": 1,
         "failure_kind": result.failure_kind,
-        "failure_reason": _short(result.failure_reason),
+        "failure_reason": short(result.failure_reason),
         "terminal": result.status in {"terminal", "refused", "unavailable"},
         "final": True,
         "turns": [_turn(turn) for turn in result.turns],
     }
-
-
-def _short(reason: str | None) -> str | None:
-    return None if reason is None else reason[:MAX_REASON]

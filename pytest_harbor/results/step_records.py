@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import platform
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_harbor import __version__
 from pytest_harbor.results.records import (
     EPISODE,
     FAILURES,
-    MAX_REASON,
     ROLLOUTS,
     Origin,
     Records,
     plain,
+    short,
+    versions,
     write_json,
 )
 
@@ -75,12 +74,9 @@ def _row(
         "steps": plain(result.steps),
         "failed_steps": plain(metadata.get("failed_steps") or []),
         "failure_kind": result.failure_kind,
-        "failure_reason": (result.failure_reason or "")[:MAX_REASON] or None,
+        "failure_reason": short(result.failure_reason),
         "warnings": list(result.warnings),
         "outcome": verdict.outcome,
         "message": verdict.message,
-        "versions": {
-            "pytest-harbor": __version__,
-            "python": platform.python_version(),
-        },
+        "versions": versions(),
     }

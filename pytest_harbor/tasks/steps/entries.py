@@ -22,14 +22,12 @@ LOCAL_VERSION = 1  # spec 1.3: what lies in a folder has one version
 
 
 @dataclass(frozen=True)
-class EnvEntry:
-    """An env: ``envs/<name>/``."""
+class ServerEntry:
+    """What is started as a server: an env or an agent."""
 
     name: str
     """Its id."""
     folder: Path
-    environment_name: str | None = None
-    """Name that artifacts must have; ``None``: the one on the server's card."""
     dockerfile: Path | None = None
     """What its image is built from; ``folder`` is the build context."""
     image: str | None = None
@@ -38,23 +36,23 @@ class EnvEntry:
     """argv that starts the server in a sandbox that builds no image."""
     requirements: Path | None = None
     """``requirements.txt``: packages that ``command`` needs."""
-    url: str | None = None
-    """MCP URL of an env that already runs; it is named in ``env_ids`` and not deployed."""
     warnings: tuple[str, ...] = ()
     """Likely mistakes, with the file."""
 
 
 @dataclass(frozen=True)
-class AgentEntry:
-    """An A2A agent: ``agents/<name>/``. Fields as of :class:`EnvEntry`."""
+class EnvEntry(ServerEntry):
+    """An env: ``envs/<name>/``."""
 
-    name: str
-    folder: Path
-    dockerfile: Path | None = None
-    image: str | None = None
-    command: tuple[str, ...] = ()
-    requirements: Path | None = None
-    warnings: tuple[str, ...] = ()
+    environment_name: str | None = None
+    """Name that artifacts must have; ``None``: the one on the server's card."""
+    url: str | None = None
+    """MCP URL of an env that already runs; it is named in ``env_ids`` and not deployed."""
+
+
+@dataclass(frozen=True)
+class AgentEntry(ServerEntry):
+    """An A2A agent: ``agents/<name>/``."""
 
 
 @dataclass(frozen=True)

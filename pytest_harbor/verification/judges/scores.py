@@ -10,13 +10,13 @@ from pytest_harbor.tasks.steps.criteria import (
     RubricFormat,
     ScoreAggregator,
 )
+from pytest_harbor.verdicts import reaches
 from pytest_harbor.verification.judges.answer import Grade
 from pytest_harbor.verification.judges.criteria import share
 
 if TYPE_CHECKING:
     from pytest_harbor.events import Json
 
-TOLERANCE: Final = 1e-9
 PROMPT_ERROR: Final = "prompt_error"
 """ID of the one row that a reply with an error gets."""
 
@@ -77,7 +77,7 @@ def _row(
     row["score"] = score
     if criterion.outcomes is not None:
         row["raw_score"] = grade.score
-    row["result"] = score >= criterion.pass_threshold - TOLERANCE
+    row["result"] = reaches(score, criterion.pass_threshold)
     return row
 
 
