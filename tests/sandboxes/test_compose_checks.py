@@ -242,6 +242,9 @@ INCLUDES = [
     "? |-\n  include\n: [x]\n",
     "x-a: &k include\n*k : [x]\n",
     "!!str include: [x]\n",
+    '? "in\\\n  clude"\n: [x]\n',
+    "? include # files\n: [x]\n",
+    "x-a: &k include # files\n*k : [x]\n",
 ]
 
 
@@ -250,6 +253,67 @@ def test_no_other_file_is_read(environment, text):
     (environment / "docker-compose.yaml").write_text(text)
     [problem] = unreadable(environment / "docker-compose.yaml")
     assert "include: files of this machine could be read" in problem
+
+
+OTHER_WAYS = {
+    "services: {}\rinclude: [x]\n": "line breaks that hide keys",
+    "services: {}\x85include: [x]\n": "line breaks that hide keys",
+    "services: {}\u2028include: [x]\n": "line breaks that hide keys",
+    "services:\n  db:\n    image: x\r    extends: {file: /etc/x}\n": "line breaks",
+    "!!binary aW5jbHVkZQ== : [x]\n": "!!binary",
+    "!!%62inary aW5jbHVkZQ== : [x]\n": "!!binary",
+    "%TAG !x! tag:yaml.org,2002:bin\n---\n!x!ary aW5jbHVkZQ== : [x]\n": "!!binary",
+}
+
+
+@pytest.mark.parametrize("text", OTHER_WAYS)
+def test_keys_that_only_yaml_sees_are_refused(environment, text):
+    (environment / "docker-compose.yaml").write_bytes(text.encode())
+    [problem] = unreadable(environment / "docker-compose.yaml")
+    assert OTHER_WAYS[text] in problem
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "conf/more.yaml#/../../../secret/x.yaml",
+        "conf/more.yaml,/../../../secret/x.yaml",
+        "conf/more.yaml}/../../../secret/x.yaml",
+        "conf/more.yaml\n        /../../../secret/x.yaml",
+        "conf/more.yaml\n        - /../../../secret/x.yaml",
+        "conf/more.yaml\n\n        # no comment\n        x",
+        r"conf/more.yaml\x20#/../../../secret/x.yaml",
+        "conf/more.yaml \\\n        # a comment",
+        r'"conf/more.yaml\x2f../../../secret/x.yaml"',
+        "conf/more.yaml/../../../secret/x.yaml",
+    ],
+)
+def test_a_path_that_is_longer_than_it_looks_is_refused(environment, value):
+    (environment / "conf" / "more.yaml").write_text("services: {a: {image: x}}\n")
+    text = f"services:\n  db:\n    extends:\n      file: {value}\n      service: a\n"
+    (environment / "docker-compose.yaml").write_text(text)
+    [problem] = unreadable(environment / "docker-compose.yaml")
+    assert "extends: " in problem
+
+
+@pytest.mark.parametrize(
+    "extends",
+    [
+        "{file: conf/more.yaml, service: a}",
+        "{service: a, file: conf/more.yaml}",
+        "{service: a, \"file\": 'conf/more.yaml' }",
+        "\n      file: conf/more.yaml\n      service: a",
+        "\n      service: a\n      file: ./conf/more.yaml  # mine\n\n      # more\n",
+        "\n      file: 'conf/more.yaml'\r\n      service: a\r\n    image: x",
+        '{\n      file: "conf/more.yaml",\n      service: a\n    }',
+    ],
+)
+def test_a_path_in_the_task_is_read_however_it_is_written(environment, extends):
+    (environment / "conf" / "more.yaml").write_text("services: {a: {image: x}}\n")
+    text = f"services:\n  db:\n    extends: {extends}\n  main: {{image: x}}\n"
+    path = environment / "docker-compose.yaml"
+    path.write_bytes(text.encode())
+    assert list(unreadable(path)) == []
 
 
 EXTENDS = {

@@ -66,12 +66,29 @@ _MAY_BE_REMOTE = re.compile(
 _ESCAPE = re.compile(
     r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8}))", re.IGNORECASE
 )
-_KEY = r"""(?:^|[\[{{,?:&!*|>-]\S*)[ \t]*["']?{}["']?[ \t]*(?:$|[:,}}\]])"""
+_JOINED_LINES = re.compile(r"\\\n\s*")
+_OTHER_BREAK = re.compile("\r(?!\n)|[\x85\u2028\u2029]")
+"""What ends a line in YAML, and not in most editors nor for ``re``."""
+_CODED = re.compile(r"!\S*(?:binary|%)|^%", re.MULTILINE)
+"""Tags by which a key is written in another way than with its letters."""
+_KEY = r"""(?:^|[\[{{,?:&!*|>-]\S*)[ \t]*["']?{}["']?[ \t]*(?:$|[:,}}\]#])"""
 _INCLUDE = re.compile(_KEY.format("include"), re.MULTILINE)
 _EXTENDS = re.compile(_KEY.format("extends"), re.MULTILINE)
-_FILE = re.compile(r"""(?<![\w-])["']?file["']?[ \t]*:(?P<value>[^\n,}#]*)""")
-_HIDDEN_KEY = re.compile(r"^\s*\?(?:\s|$)|\*\w+\s*:|&\w+\s+[\"']?file\b", re.MULTILINE)
+_HIDDEN_KEY = re.compile(
+    r"(?:^|[\s{,\[])\?(?:\s|$)|\*[^\s,\[\]{}]+\s*:|&\S+\s+[\"']?file\b", re.MULTILINE
+)
 """Ways to write a key that cannot be told from a value without reading YAML."""
+_FILE = re.compile(r"""(?<![\w-])["']?file["']?[ \t]*:""")
+_QUOTED = re.compile(
+    r"""\s*(?P<quote>["'])(?P<name>[\w./-]+)(?P=quote)[ \t]*(?:[,}#\n]|$)"""
+)
+_IN_BRACES = re.compile(r"[ \t]+(?P<name>[\w./-]+)[ \t]*[,}]")
+_IN_A_BLOCK = re.compile(
+    r"""[ ]+(?P<name>[\w./-]+)[ ]*(?:[ ]\#.*)?
+        (?:\n[ ]*(?:\#.*)?)*  # then nothing, or a key that is no deeper
+        (?:\Z|\n(?P<indent>[ ]*)["']?[\w.-]+["']?[ ]*:(?:\s|\Z))""",
+    re.VERBOSE,
+)
 
 _BUILD_PASSED = _words(
     """
@@ -95,35 +112,65 @@ def _brought_in(path: Path, root: Path, seen: set[Path]) -> Iterator[str]:
     """Other files that Compose would read at once, unless they are the task's own."""
     seen.add(path.resolve())
     try:
-        text = _without_escapes(path.read_bytes().decode("utf-8-sig"))
+        text = path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError:
         yield f"{path.name}: is not UTF-8"
         return
-    if _INCLUDE.search(text):
+    if _OTHER_BREAK.search(text):
+        yield f"{path.name}: has line breaks that hide keys; end lines with a newline"
+        return
+    text = _without_escapes(text.replace("\r\n", "\n"))
+    keys = _JOINED_LINES.sub("", text)
+    if _CODED.search(text):
+        yield f"{path.name}: !!binary and % in tags hide keys; write them plainly"
+    if _INCLUDE.search(keys):
         yield (
             f"{path.name}: include: files of this machine could be read; write the"
             " services into this file"
         )
-    if not _EXTENDS.search(text):
+    if not _EXTENDS.search(keys):
         return
-    if _HIDDEN_KEY.search(text):
+    if _HIDDEN_KEY.search(keys):
         yield f"{path.name}: extends: write the keys of this file plainly"
     for match in _FILE.finditer(text):
-        name = match["value"].strip().strip("\"'")
+        name = _plain_value(text, match)
+        if name is None:
+            said = text[match.end() :].lstrip(" ").partition("\n")[0]
+            yield f"{path.name}: extends: write the path {said or 'of a file'} in quotes"
+            continue
         other = path.parent / name
-        is_own = bool(name) and is_inside(other, root) and other.is_file()
-        if not is_own or set("$*&|>") & set(name):
-            yield f"{path.name}: extends: {name or 'a file'} is not in {root.name}/"
+        if not (is_inside(other, root) and other.is_file()):
+            yield f"{path.name}: extends: {name} is not in {root.name}/"
         elif other.resolve() not in seen:
             yield from _brought_in(other, root, seen)
 
 
-def _without_escapes(text: str) -> str:
-    def character(match: re.Match[str]) -> str:
-        number = int(match[1] or match[2] or match[3], 16)
-        return chr(number) if number <= 0x10FFFF else match[0]
+def _plain_value(text: str, key: re.Match[str]) -> str | None:
+    """The value after a key, ``None`` where it may be longer than it looks.
 
-    return _ESCAPE.sub(character, text.replace("\\\n", ""))
+    A value without quotes may hold commas and braces, and go on in later lines.
+    """
+    if match := _QUOTED.match(text, key.end()):
+        return match["name"]
+    before = text[: key.start()].rpartition("\n")[2]
+    if before.rstrip(" ").endswith(("{", ",")):
+        match = _IN_BRACES.match(text, key.end())
+        return match and match["name"]
+    match = _IN_A_BLOCK.match(text, key.end())
+    if match is None or before.strip(" ") or len(match["indent"] or "") > len(before):
+        return None
+    return match["name"]
+
+
+def _without_escapes(text: str) -> str:
+    """``text`` with its letters as such; of another character none is made up."""
+
+    def letter(match: re.Match[str]) -> str:
+        number = int(match[1] or match[2] or match[3], 16)
+        is_letter = number <= 0x10FFFF and chr(number).isalpha()
+        return chr(number) if is_letter else match[0]
+
+    return _ESCAPE.sub(letter, text)
 
 
 def problems(model: Model, root: Path) -> list[str]:
