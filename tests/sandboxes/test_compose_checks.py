@@ -168,6 +168,21 @@ services: {main: {volumes: ['data:/v']}}
         "services: {main: {volumes: ['./conf:/tests/data:ro']}}\n",
         "service 'main': volumes: /tests/data belongs to the runner",
     ),
+    "a mount over the tests, by another name": (
+        "services: {main: {volumes: ['./conf:/x/../tests/data:ro']}}\n",
+        "service 'main': volumes: /tests/data belongs to the runner",
+    ),
+    "a file system in memory over the verifier's logs": (
+        "services: {main: {tmpfs: ['//logs/verifier:size=1m']}}\n",
+        "service 'main': tmpfs: /logs/verifier belongs to the runner",
+    ),
+    "a config among the tests": (
+        """\
+configs: {c: {content: 'exit 0'}}
+services: {main: {configs: [{source: c, target: /tests/test.sh}]}}
+""",
+        "service 'main': configs: /tests/test.sh belongs to the runner",
+    ),
     "a mount below the verifier's logs": (
         "services: {main: {volumes: ['data:/logs/verifier/x']}}\nvolumes: {data: {}}\n",
         "service 'main': volumes: /logs/verifier/x belongs to the runner",

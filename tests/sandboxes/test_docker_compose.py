@@ -237,7 +237,9 @@ async def test_too_slow_a_start_names_who_is_not_ready(spec, start, provider, le
     text = WITH_REDIS.replace("[CMD, redis-cli, ping]", "[CMD, sleep, '60']")
     with pytest.raises(SandboxStartFailed) as failure:
         await start(spec(text, start_timeout_seconds=4))
-    assert "not up within 4 s: service 'redis' is not healthy yet" in str(failure.value)
+    told = str(failure.value)
+    assert "not up within 4 s (environment.build_timeout_sec in task.toml)" in told
+    assert "service 'redis' is not healthy yet" in told
     await provider.aclose()
     assert left() == []
 
@@ -598,13 +600,22 @@ async def test_refused_before_anything_is_made(spec, start, left):
     ("text", "says"),
     [
         ("services: [", "Compose cannot read it"),
-        ("services: {db: {imaeg: x}}\n", "imaeg"),
+        (
+            "services: {db: {imaeg: x}}\n",
+            "read it: services.db.imaeg: there is no such",
+        ),
         ("services: {db: {image: 'x${Y:?set Y to a tag}'}}\n", "set Y to a tag"),
+        (
+            "services: {db: {image: '${Z}${Y:?set Y to a tag}'}}\n",
+            "read it: error while interpolating",
+        ),
     ],
 )
 async def test_a_file_that_compose_cannot_read(spec, start, text, says):
-    with pytest.raises(UnsupportedByProvider, match=says):
+    with pytest.raises(UnsupportedByProvider) as refusal:
         await start(spec(text))
+    assert says in str(refusal.value)
+    assert str(refusal.value).count("docker-compose.yaml") == 1
 
 
 async def test_main_without_an_image(spec, start):

@@ -172,7 +172,10 @@ class Projects:
                 if key == STORAGE:
                     self._refused_limits[key] = refused[key]
             except TimeoutError as error:
-                text = f"not up within {limit:g} s: {await self._culprit(new)}"
+                text = (
+                    f"not up within {limit:g} s (environment.build_timeout_sec in "
+                    f"task.toml): {await self._culprit(new)}"
+                )
                 raise _failed(new, text) from error
             else:
                 return tuple(f"{key} (docker: {text})" for key, text in refused.items())

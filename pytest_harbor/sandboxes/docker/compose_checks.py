@@ -7,6 +7,7 @@ what nobody here has thought about. Nothing is read but links on the disk.
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -213,11 +214,14 @@ def _main(service: Model) -> Iterator[str]:
         yield "read_only: files could not be brought in"
     if service.get("scale", 1) != 1 or _deploy(service).get("replicas", 1) != 1:
         yield "scale: there is one agent's sandbox"
-    targets = [str(mount.get("target")) for mount in service.get("volumes") or ()]
-    targets += [str(entry).partition(":")[0] for entry in service.get("tmpfs") or ()]
-    for target in targets:
-        if any(_overlap(target, folder) for folder in RUNNER_FOLDERS):
-            yield f"volumes: {target} belongs to the runner; mount another folder"
+    for key in ("volumes", "configs", "secrets", "tmpfs"):
+        for mount in service.get(key) or ():
+            place = mount.get("target") if isinstance(mount, Mapping) else mount
+            if not str(place or "").startswith("/"):
+                continue  # of a secret: its name in a folder of its own
+            target = posixpath.normpath(f"/{str(place).partition(':')[0].lstrip('/')}")
+            if any(_overlap(target, folder) for folder in RUNNER_FOLDERS):
+                yield f"{key}: {target} belongs to the runner; mount another folder"
 
 
 def _overlap(one: str, other: str) -> bool:

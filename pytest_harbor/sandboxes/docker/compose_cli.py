@@ -40,6 +40,7 @@ REMEDY: Final = (
 
 _TOO_OLD = re.compile(r"unknown (?:flag|shorthand flag)|^Usage:", re.MULTILINE)
 _WARNING = re.compile(r'level=warning msg="((?:[^"\\]|\\.)*)"')
+_NO_SUCH_KEY = re.compile(r"(\S+) false schema")
 _LOG_PREFIX = re.compile(r'^time="[^"]*" level=\w+ msg=')
 _SHOWN_LINES = 10
 
@@ -141,7 +142,7 @@ class Compose:
                     f"docker compose at {self.program} is too old (it does not know "
                     f"`config --no-env-resolution`): {REMEDY}"
                 )
-            raise ComposeFailed(last_lines(said))
+            raise ComposeFailed(_why_unread(said, str(file.path)))
         return Reading(json.loads(done.stdout), tuple(_warnings(said)))
 
     async def up(self, model: Mapping[str, Any], project: str, folder: Path) -> None:
@@ -193,6 +194,13 @@ def last_lines(text: str) -> str:
     lines = [_LOG_PREFIX.sub("", line).strip() for line in text.splitlines()]
     shown = [line for line in lines if line and not _is_progress(line)]
     return "\n".join(shown[-_SHOWN_LINES:])
+
+
+def _why_unread(text: str, path: str) -> str:
+    """Why Compose cannot read the file at ``path``, in words for its author."""
+    errors = [line for line in text.splitlines() if not _WARNING.search(line)]
+    said = _NO_SUCH_KEY.sub(r"\1: there is no such key", last_lines("\n".join(errors)))
+    return re.sub(rf"(?:validating|failed to parse) {re.escape(path)}: ", "", said)
 
 
 def _is_progress(line: str) -> bool:
