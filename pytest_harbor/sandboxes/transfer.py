@@ -146,6 +146,7 @@ class _Unpacking:
     exclude: tuple[str, ...]
     limits: TransferLimits
     files: int = 0
+    folders: int = 0
     bytes: int = 0
     kind: str | None = None
     links: list[tuple[Path, str]] = field(default_factory=list)
@@ -254,6 +255,7 @@ def _unpack_inner(
     if not _real_parents(path.parent, work.target):
         work.drop(member.name, "something else is in the place of its folder")
     elif member.isdir():
+        work.folders += 1
         if not path.is_dir() or path.is_symlink():
             path.mkdir()
     elif member.isreg():
@@ -271,7 +273,7 @@ def _count(member: tarfile.TarInfo, work: _Unpacking) -> None:
     work.bytes += max(0, member.size)
     if work.bytes > work.limits.max_bytes:
         raise _CapPassed(f"more than {work.limits.max_bytes} bytes")
-    count = work.files + len(work.links) + len(work.dropped)
+    count = work.files + work.folders + len(work.links) + len(work.dropped)
     if count >= work.limits.max_files:
         raise _CapPassed(f"more than {work.limits.max_files} files")
 

@@ -164,6 +164,7 @@ async def test_a_pull_that_takes_too_long_is_ended(provider, registry):
     finally:
         may_end.set()
     assert "was not ready within 1 s" in str(error)
+    assert f"it was still pulling image {registry.name}" in str(error)
     assert not error.is_final
 
 

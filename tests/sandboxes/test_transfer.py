@@ -238,6 +238,15 @@ class TestUnpack:
         assert (result.status, result.reason) == ("failed", "more than 4 files")
         assert len(result.dropped) == 4
 
+    def test_folders_count_towards_the_cap(self, tmp_path):
+        rows = [("x/a", DIR, ""), ("x/a/b", DIR, ""), ("x/c", DIR, "")]
+        limits = TransferLimits(max_files=2)
+        result = unpack(stream_of(*rows), "/x", tmp_path / "t", limits=limits)
+        assert (result.status, result.reason) == ("failed", "more than 2 files")
+        limits = TransferLimits(max_files=3)
+        result = unpack(stream_of(*rows), "/x", tmp_path / "u", limits=limits)
+        assert result.status == "empty"
+
     def test_odd_names_are_kept_or_dropped_never_fatal(self, tmp_path):
         rows = [
             ("x/" + "n" * 300, REG, b""),

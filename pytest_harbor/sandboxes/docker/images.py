@@ -71,19 +71,28 @@ class Images:
             SandboxStartFailed: it cannot be had within ``start_timeout_seconds``.
             DaemonError: the daemon is gone.
         """
+        said = ""
+
+        def hear(line: str) -> None:
+            nonlocal said
+            said = line
+            if tell is not None:
+                tell(line)
+
         if source is None and spec.image is None and spec.build_context is not None:
             source = BuildSource(spec.build_context, platform=spec.platform)
         try:
             with anyio.fail_after(spec.start_timeout_seconds):
                 if source is not None:
-                    return await self._built(spec, source, name, tell)
+                    return await self._built(spec, source, name, hear)
                 if spec.image is not None:
-                    return await self._pulled(spec.image, tell)
+                    return await self._pulled(spec.image, hear)
         except TimeoutError:
-            what = f"what {source.folder} builds" if source else spec.image
+            what = f"the image of {source.folder}" if source else f"image {spec.image}"
             raise SandboxStartFailed(
-                f"image {what} was not ready within {spec.start_timeout_seconds:g} s "
+                f"{what} was not ready within {spec.start_timeout_seconds:g} s "
                 "(environment.build_timeout_sec in task.toml)"
+                f"{f'; it was still {said}' if said else ''}"
             ) from None
         raise SandboxStartFailed(
             "docker needs an image: set environment.docker_image in task.toml, or add "
