@@ -105,14 +105,24 @@ class Problem:
 
 
 class TaskLoadError(HarborError, ValueError):
-    """Raised when a task folder cannot be loaded. Carries every problem found."""
+    """Raised when a task folder cannot be loaded. Carries every problem found.
+
+    ``warnings`` refuse nothing, and may be why: a misspelt key is one that is missing.
+    """
 
     kind = REFUSED
 
-    def __init__(self, folder: str, problems: tuple[Problem, ...]) -> None:
-        super().__init__("\n".join(str(problem) for problem in problems))
+    def __init__(
+        self,
+        folder: str,
+        problems: tuple[Problem, ...],
+        warnings: tuple[str, ...] = (),
+    ) -> None:
+        lines = [*map(str, problems), *(f"warning: {text}" for text in warnings)]
+        super().__init__("\n".join(lines))
         self.folder = folder
         self.problems = problems
+        self.warnings = warnings
 
 
 class TaskRefused(HarborError):

@@ -61,7 +61,7 @@ class StepTaskFile(pytest.Module):
         name = shown(task_name(self.path))
         for sign in SEPARATORS:
             name = name.replace(sign, "_")
-        problems = tuple(str(problem) for problem in error.problems)
+        problems = tuple(error.message.splitlines())
         item = BrokenTask.from_parent(self, name=name, problems=problems)
         item.add_marker(pytest.mark.harbor(task=name))
         return item

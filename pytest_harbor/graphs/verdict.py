@@ -18,7 +18,7 @@ def judge(
     if result.outcome == "cancelled":
         reason = result.failure_reason or "cancelled"
         return Verdict("error", _with_scores(result, f"interrupted: {reason}"), steps)
-    fatal = next((step for step in result.steps if step.status == "failed"), None)
+    fatal = _first_failed(result)
     if fatal is not None:
         outcome: Outcome = "error" if fatal.is_infrastructure else "failed"
         return Verdict(outcome, _with_scores(result, _step_failed(fatal)), steps)
@@ -100,10 +100,18 @@ def _step_outcome(
 def _why_not_run(result: StepRunResult | None) -> str:
     if result is None:
         return "the run ended before it"
-    stopper = next((step for step in result.steps if step.status == "failed"), None)
+    stopper = _first_failed(result)
     if stopper is not None:
         return f"stopped after {stopper.id}"
-    return result.failure_reason or result.outcome
+    # All of a refusal is the item's message; a step says enough with its start.
+    reason, *more = (result.failure_reason or result.outcome).splitlines()
+    return f"{reason} (and {len(more)} more)" if more else reason
+
+
+def _first_failed(result: StepRunResult) -> StepResult | None:
+    """The first step that failed for good: its error is the task's (spec 2.2)."""
+    fatal = (step for step in result.steps if step.status == "failed")
+    return min(fatal, key=lambda step: step.started_at + step.seconds, default=None)
 
 
 def _score(step: StepResult) -> float | None:

@@ -39,6 +39,8 @@ def step_warnings(result: StepRunResult) -> Iterator[str]:
 
 
 def _steps(result: StepRunResult, verdict: Verdict) -> Iterator[str]:
+    if all(step.status == "not_run" for step in result.steps):
+        return  # refused: the message has all there is to say
     width = max(len(name) for name in ("step", *(step.id for step in result.steps)))
     types = max(len(name) for name in ("type", *(step.type for step in result.steps)))
     yield f"{'step':<{width}}  {'type':<{types}}  {'seconds':>7}  outcome"

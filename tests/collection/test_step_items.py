@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from scratch_project import Project
 
 CONFTEST = """
+import collections
 import anyio
 import pytest
 from pytest_harbor.errors import SandboxLost, StepError
@@ -27,8 +28,19 @@ class Do(Step):
     score: float | None = None
     warns: str = ""
     hangs: bool = False
+    after: str = ""
+
+ENDS = collections.defaultdict(anyio.Event)
 
 async def do(step, run):
+    if step.after:
+        await ENDS[step.after].wait()
+    try:
+        await work(step, run)
+    finally:
+        ENDS[step.id].set()
+
+async def work(step, run):
     TRIES.append(step.id)
     if step.warns:
         run.warn(step.warns)
@@ -113,6 +125,54 @@ def test_outcomes(doing: Project, steps, options, outcome, text):
     if text:
         result.stdout.fnmatch_lines([text.replace("[", "[[]")])
     assert "Traceback" not in str(result.stdout)
+
+
+def test_the_first_failure_is_the_tasks_error(doing: Project):
+    task(
+        doing,
+        "t",
+        {"fails": "the machine is gone", "after": "s2", "depends_on": []},
+        {"fails": "no such door", "depends_on": []},
+        {},
+    )
+    result = doing.run("-v")
+    result.stdout.fnmatch_lines(
+        [
+            "t.task.json::t SUBSKIPPED[[]s3] (not run: stopped after s2)*",
+            "step 's2' (do) failed: no such door",
+        ]
+    )
+    assert result.parseoutcomes()["failed"] == 1
+
+
+def test_a_refusal_is_told_once(doing: Project):
+    prompts = [
+        {"type": "deploy_agent", "a2a_agent_id": name, "agent_name": name}
+        for name in ("nobody", "no-one")
+    ]
+    task(doing, "t", *prompts, {})
+    result = doing.run("-v")
+    result.stdout.fnmatch_lines(
+        [
+            "t.task.json::t SUBSKIPPED[[]s3] (not run: *no agent 'nobody'* (and 1 more))*",
+            "t.task.json: step 1 's1': a2a_agent_id: no agent 'nobody', *",
+            "t.task.json: step 2 's2': a2a_agent_id: no agent 'no-one', *",
+            "logs: *",
+        ],
+        consecutive=False,
+    )
+    result.stdout.no_fnmatch_line("*skipped: not run*")
+
+
+def test_what_a_refused_file_warns_of_is_told_with_it(doing: Project):
+    doing.file("t.task.json", '[{"id": "a", "type": "deploy_env", "envid": "mail"}]')
+    doing.run().stdout.fnmatch_lines(
+        [
+            "t.task.json: step 1 'a': env_id: is missing",
+            "warning: t.task.json: step 1 'a': unknown key 'envid' (did you mean 'env_id'?)",
+        ],
+        consecutive=True,
+    )
 
 
 def test_steps_are_subtests(doing: Project):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Annotated, Literal, TypeAlias
 
 from pydantic import (
@@ -122,3 +123,10 @@ class Criterion(Record):
     pass_threshold: Share = 0.5
     """``rubric_partial``: share from 0 to 1 from which the criterion is met, whatever the
     scale is."""
+
+
+def meant_key(key: str, criterion: Criterion) -> str | None:
+    """The field that a key of the author's own may be a misspelling of."""
+    absent = Criterion.model_fields.keys() - criterion.model_fields_set
+    near = get_close_matches(key, sorted(absent), n=1, cutoff=0.75)
+    return near[0] if near else None

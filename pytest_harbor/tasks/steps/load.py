@@ -67,7 +67,7 @@ def load_step_task(
         parsed = parse_json(content, task.label, found)
     raw = None if found.problems else _steps_of(parsed, task.label, found)
     if raw is None:
-        raise TaskLoadError(str(file), tuple(found.problems))
+        raise TaskLoadError(str(file), tuple(found.problems), tuple(found.warnings))
     return _checked(replace(task, source=tuple(raw)), found, strict=strict)
 
 
@@ -101,7 +101,8 @@ def _checked(task: StepTask, found: Findings, *, strict: bool) -> StepTask:
     if strict:
         found.make_strict()
     if found.problems:
-        raise TaskLoadError(str(task.file), tuple(in_order(found.problems)))
+        problems = tuple(in_order(found.problems))
+        raise TaskLoadError(str(task.file), problems, tuple(found.warnings))
     return replace(task, steps=tuple(steps.steps), warnings=found.lines)
 
 

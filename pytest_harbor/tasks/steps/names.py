@@ -120,6 +120,10 @@ def _never_written(
             if other.id == name.name:
                 return f"'{name.name}' ({other.type}) collects no files"
     what = WORDS[name.kind][1].format(name.name)
+    for other in steps.steps:
+        is_nameless = isinstance(other, PromptAgent) and other.prompt_id is None
+        if name.kind == "prompt" and other.id == name.name and is_nameless:
+            return f"{what}; step {other.position} '{other.id}' needs one"
     return what + did_you_mean(name.name, list(_known(name.kind, writers)))
 
 

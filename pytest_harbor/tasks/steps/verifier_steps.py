@@ -7,7 +7,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field, Strict
 
-from pytest_harbor.tasks.steps.criteria import Criterion, RubricFormat, ScoreAggregator
+from pytest_harbor.tasks.steps.criteria import (
+    Criterion,
+    RubricFormat,
+    ScoreAggregator,
+    meant_key,
+)
 from pytest_harbor.tasks.steps.step import (
     Fault,
     Name,
@@ -91,9 +96,14 @@ class RubricsVerifier(Step):
             yield Fault("criteria", f"two criteria have the id '{name}'")
 
     def doubts(self) -> Iterator[Fault]:
-        """Something to grade."""
+        """Something to grade; keys of its own that look like a slip of the pen."""
         if not self.criteria:
             yield Fault("criteria", "is empty: the score is always 0")
+        for number, criterion in enumerate(self.criteria):
+            for key in criterion.model_extra or ():
+                if meant := meant_key(key, criterion):
+                    what = f"goes to the judge as it is (did you mean '{meant}'?)"
+                    yield Fault(f"criteria[{number}].{key}", what)
 
 
 class EnvOutcomeVerifier(Step):

@@ -637,6 +637,12 @@ NAMES: dict[str, Case] = {
         " 'reply'?)",
         "13.4",
     ),
+    "reply of a step without a prompt_id": Case(
+        [agent_up(), ask(prompt_id=None), grade(prompt_id="ask")],
+        "step 3 'grade': prompt_id: no step has the prompt_id 'ask'; step 2 'ask' needs"
+        " one",
+        "13.4",
+    ),
     "reply that is not waited for": Case(
         [*READY, grade(depends_on=["up"])],
         "step 4 'grade': prompt_id: reply 'reply' is written by step 3 'ask', which"

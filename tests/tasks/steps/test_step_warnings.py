@@ -166,6 +166,28 @@ DOUBTS: dict[str, Case] = {
         [*READY, grade(criteria=[])],
         ["step 4 'grade': criteria: is empty: the score is always 0"],
     ),
+    "misspelt keys of criteria": Case(
+        [
+            *READY,
+            grade(
+                criteria=[
+                    CRITERION,
+                    {"id": "b", "criterion": "c", "wieght": 3, "threshold": 1},
+                    {"id": "c", "criterion": "c", "weight": 3, "weights": [1]},
+                ]
+            ),
+        ],
+        [
+            (
+                "step 4 'grade': criteria[1].wieght: goes to the judge as it is (did you"
+                " mean 'weight'?)"
+            ),
+            (
+                "step 4 'grade': criteria[1].threshold: goes to the judge as it is (did"
+                " you mean 'pass_threshold'?)"
+            ),
+        ],
+    ),
     "role": Case(
         [agent_up(role="admin")],
         [
@@ -293,6 +315,18 @@ def test_warnings(desk: Path, case: str) -> None:
     with pytest.raises(TaskLoadError) as caught:
         load_steps(desk, steps, strict=True)
     assert [str(problem) for problem in caught.value.problems] == expected
+
+
+def test_a_refusal_has_the_warnings_too(desk: Path) -> None:
+    steps: list[Any] = [{"id": "up", "type": "deploy_env", "envid": "library"}]
+    with pytest.raises(TaskLoadError) as caught:
+        load_steps(desk, steps)
+    warning = "tasks/t.json: step 1 'up': unknown key 'envid' (did you mean 'env_id'?)"
+    assert caught.value.warnings == (warning,)
+    assert str(caught.value).splitlines() == [
+        "tasks/t.json: step 1 'up': env_id: is missing",
+        f"warning: {warning}",
+    ]
 
 
 def test_an_unknown_key_beside_the_steps(desk: Path) -> None:
