@@ -11,7 +11,7 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 from urllib.parse import quote
 
 from pytest_harbor.errors import StepError
@@ -46,9 +46,10 @@ class Message:
     """``user`` is whoever prompts, ``agent`` the one that is prompted."""
     agent_name: str
     parts: list[Json]
-    message_id: str
+    message_id: str | None
+    """``None`` where its sender gave it none."""
     at: float
-    """Since the epoch."""
+    """When it was sent or, of an answer, read; since the epoch."""
 
 
 @dataclass
@@ -86,16 +87,21 @@ class OpenConversation:
         self._prefix = f"runs/{run_id}/conversations/{self.record.conversation_id}"
         self._turn = 0
 
-    async def prompted(self, parts: Sequence[Part], reply: Reply) -> None:
+    async def prompted(
+        self, parts: Sequence[Part], reply: Reply, *, asked_at: float
+    ) -> None:
         """Keep one turn of the agent: what it was asked, and how it answered.
+
+        ``asked_at`` is the time since the epoch at which the prompt was sent.
 
         Raises:
             StepError: it cannot be written.
         """
         self._turn += 1
-        asked = self._message("user", self.record.source_agent_name, parts, "")
+        name = self.record.source_agent_name
+        asked = self._message("user", name, parts, reply.message_id, asked_at)
         name = self.record.target_agent_name
-        answered = self._message("agent", name, reply.parts, reply.message_id)
+        answered = self._message("agent", name, reply.parts, _own_id(reply))
         self._task(reply)
         turn = {
             "turn": self._turn,
@@ -116,7 +122,7 @@ class OpenConversation:
         self._task(reply)
         if not goes_on:
             name = self.record.source_agent_name
-            self._message("user", name, reply.parts, reply.message_id)
+            self._message("user", name, reply.parts, _own_id(reply))
 
     async def close(self, reason: EndReason) -> None:
         """Say why it ended, and write all of it. Raises as :meth:`prompted`."""
@@ -133,10 +139,12 @@ class OpenConversation:
         role: Literal["user", "agent"],
         name: str,
         parts: Sequence[Part],
-        message_id: str,
+        message_id: str | None,
+        at: float | None = None,
     ) -> Message:
         plain = cast("list[Json]", [dict(part) for part in parts])
-        message = Message(self._turn, role, name, plain, message_id, time.time())
+        at = time.time() if at is None else at
+        message = Message(self._turn, role, name, plain, message_id, at)
         self.record.messages.append(message)
         return message
 
@@ -144,6 +152,16 @@ class OpenConversation:
         await put_json(
             self._store, self._masker, f"{self._prefix}/{name}", cast("Json", value)
         )
+
+
+def _own_id(reply: Reply) -> str | None:
+    """The ID of an answer; ``reply.message_id`` is that of what it answers."""
+    raw = reply.raw or {}
+    said: Mapping[str, Any] = (raw.get("status") or {}).get("message") or {}
+    if raw.get("kind") == "message":
+        said = raw
+    found = said.get("messageId")
+    return found if isinstance(found, str) else None
 
 
 async def put_json(store: ObjectStore, masker: Masker, key: str, value: Json) -> str:

@@ -65,6 +65,7 @@ class Reply:
     """The parts of that message (and of the artifacts, when their text counts), in the
     form that task files use."""
     message_id: str
+    """Of the message that was sent, not of the agent's."""
     context_id: str
     task_id: str | None = None
     """A2A task id; None when the agent answered with a message."""

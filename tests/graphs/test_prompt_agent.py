@@ -109,7 +109,18 @@ class TestOneTurn:
         )
         assert (whole["status"], whole["end_reason"]) == ("closed", "answered")
         assert [message["role"] for message in whole["messages"]] == ["user", "agent"]
+        said = whole["a2a_tasks"][0]
+        assert [message["message_id"] for message in whole["messages"]] == [
+            said["history"][0]["messageId"],
+            said["status"]["message"]["messageId"],
+        ]
         assert whole["a2a_tasks"][0]["status"]["state"] == "completed"
+
+    async def test_the_time_of_a_prompt_is_when_it_was_sent(self, run):
+        run.deploy("clerk", {"do": [{"wait": 0.2}], "answer": "Shelf 4."})
+        await prompt(run)
+        (turn,) = run.stored("runs/run-1/conversations/*/turn_01.json")
+        assert turn["reply"]["at"] - turn["prompt"]["at"] >= 0.2
 
     async def test_parts_go_as_they_are(self, run):
         parts = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -275,6 +276,7 @@ class _Prompting:
         answers: str | None,
         sent: Sequence[Part] | None,
     ) -> Reply:
+        asked_at = time.time()
         reply = await take_turn(
             connection,
             parts,
@@ -286,7 +288,7 @@ class _Prompting:
         )
         plain = None if sent is None else [cast("Json", dict(part)) for part in sent]
         self.outcome.add(reply, plain)
-        await self._conversation.prompted(parts, reply)
+        await self._conversation.prompted(parts, reply, asked_at=asked_at)
         self.outcome.trajectory_urls[-1] = await keep_trajectory(
             self._run, connection, reply, self._prefix
         )
