@@ -24,9 +24,10 @@ from pytest_harbor.collection.judged import (
 from pytest_harbor.collection.live_steps import LiveSteps
 from pytest_harbor.collection.places import run_places
 from pytest_harbor.collection.private import skip_at_item
+from pytest_harbor.collection.warnings import warn_of_item
 from pytest_harbor.errors import CANCELLED, HarborError
 from pytest_harbor.results import junit
-from pytest_harbor.results.failure_text import failure_text
+from pytest_harbor.results.failure_text import failure_text, run_warnings
 from pytest_harbor.results.records import Origin
 
 if TYPE_CHECKING:
@@ -135,7 +136,11 @@ def _run(request: Request) -> tuple[EpisodeResult, Judged]:
     request.item.user_properties += junit.properties(
         result, min_reward=origin.min_reward, root=root
     )
-    return result, Judged(verdict, failure_text(result, verdict, root=root))
+    if verdict.outcome == "passed":  # else its text has them
+        for line in run_warnings(result, plan.warnings):
+            warn_of_item(request.item, line)
+    text = failure_text(result, verdict, root=root, told=plan.warnings)
+    return result, Judged(verdict, text)
 
 
 def make_plan(request: Request) -> EpisodePlan:

@@ -30,7 +30,7 @@ def judge(
         return _judge_must_miss(verdict_on_reward, problem, steps, passes=passes)
     message = verdict_on_reward
     if not is_enough and not problem:
-        problem = _missing_headline(result)
+        problem = _missing_headline(result) or _agent_trouble(result)
     if problem:
         message += f", but {problem}" if is_enough else f": {problem}"
     return Verdict("passed" if passes else "failed", message, steps)
@@ -92,6 +92,20 @@ def _missing_headline(result: EpisodeResult) -> str:
         if turn.headline_problem:
             step = f"step {turn.name}: " if result.is_multi_step else ""
             return f"{step}{turn.headline_problem}"
+    return ""
+
+
+def _agent_trouble(result: EpisodeResult) -> str:
+    """What befell the agent in the latest turn where anything did, its work being graded."""
+    for turn in reversed(result.turns):
+        if turn.failed_phase == "agent" and turn.failure_kind is not None:
+            reason = (turn.failure_reason or "").strip().partition("\n")[0]
+            what = f"the agent failed ({turn.failure_kind}): {reason}"
+        elif turn.agent_timed_out:
+            what = "the agent ran out of time"
+        else:
+            continue
+        return f"step {turn.name}: {what}" if result.is_multi_step else what
     return ""
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from pytest_harbor.results.run_folder import relative_to
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from pytest_harbor.episodes.result import EpisodeResult, TurnResult
     from pytest_harbor.verdicts import Verdict
@@ -20,8 +20,13 @@ SHOWN_SECONDS: Final = 0.05  # less rounds to 0.0
 PHASES: Final = ("prepare", "agent", "collect", "verify")
 
 
-def failure_text(result: EpisodeResult, verdict: Verdict, *, root: Path) -> str:
-    """The verdict's message, times, the turn table, the verifier's last lines, logs."""
+def failure_text(
+    result: EpisodeResult, verdict: Verdict, *, root: Path, told: Collection[str] = ()
+) -> str:
+    """The verdict's message, times, the turn table, the verifier's last lines, logs.
+
+    ``told`` are warnings that need no second word.
+    """
     blocks = [verdict.message]
     if times := _times(result):
         blocks.append(times)
@@ -30,6 +35,7 @@ def failure_text(result: EpisodeResult, verdict: Verdict, *, root: Path) -> str:
     if result.turns:
         last = result.turns[-1]
         blocks += _verifier(last, f" of {last.name}" if result.is_multi_step else "")
+    blocks += [f"warning: {line}" for line in run_warnings(result, told)]
     if result.kept_sandboxes:
         blocks += [f"kept: {line}" for line in result.kept_sandboxes]
     if result.logs is not None:
@@ -75,8 +81,23 @@ def _verifier(turn: TurnResult, whose: str) -> list[str]:
     if tail:
         blocks.append(f"last lines of the verifier{whose} (at most {TAIL_LINES}):")
         blocks += [f"  {line}" for line in tail]
-    blocks += [f"warning: {line}" for line in turn.warnings]
     return blocks
+
+
+def run_warnings(result: EpisodeResult, told: Collection[str] = ()) -> Iterator[str]:
+    """What the episode and its turns warned of, a step's with its name.
+
+    ``told`` are warnings that people have read elsewhere, as when tasks were collected. So
+    is what the roll-up of the run says once for all episodes.
+    """
+    from pytest_harbor.results.summary import SAID_ONCE
+
+    for line in result.warnings:
+        if line not in told and not line.startswith(SAID_ONCE):
+            yield line
+    for turn in result.turns:
+        step = f"{turn.name}: " if result.is_multi_step else ""
+        yield from (f"{step}{line}" for line in turn.warnings)
 
 
 def _inner(tests: Sequence[InnerTest]) -> list[str]:

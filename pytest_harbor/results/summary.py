@@ -19,6 +19,8 @@ from pytest_harbor.results import records
 
 SUMMARY: Final = "summary.json"
 SLOWEST: Final = 3
+SAID_ONCE: Final = (NOT_KEPT, NOT_ENFORCED)
+"""Beginnings of warnings of episodes that the roll-up says, each once."""
 
 USED: Final = ("agent_steps", "input_tokens", "output_tokens", "cost_usd")
 """Fields of a turn that are added up per agent."""

@@ -261,6 +261,22 @@ def test_what_every_agent_of_a_run_is_given(declared: Project) -> None:
     }
 
 
+@pytest.mark.parametrize("workers", ["0", pytest.param("2", marks=pytest.mark.slow)])
+def test_what_a_passed_episode_warned_of_is_told(
+    declared: Project, workers: str
+) -> None:
+    servers = "[[environment.mcp_servers]]\nname = 'm'\nurl = 'http://task'\n"
+    declared.task("t", servers, instruction="echo oh; exit 3")
+    result = declared.run_apart("datasets", "--harbor-agent=chatty", f"-n{workers}")
+    result.assert_outcomes(passed=1, warnings=2)
+    result.stdout.fnmatch_lines_random(
+        [
+            "*Warning: t?chatty?: agent 'chatty' takes no MCP servers; * told of m",
+            "*Warning: t?chatty?: the agent failed (agent_run_error): * code 3: oh; *",
+        ]
+    )
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "kind", ["local", pytest.param("docker", marks=pytest.mark.docker)]

@@ -198,6 +198,29 @@ def test_a_missing_headline_key_of_a_step_is_told_with_its_name():
     assert message == f"reward 0.50 < 1.00: step 01: {NO_KEY}"
 
 
+CRASH = {"failed_phase": "agent", "failure_kind": "agent_run_error"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        (
+            {**CRASH, "failure_reason": "no\nmore"},
+            "the agent failed (agent_run_error): no",
+        ),
+        ({"agent_timed_out": True}, "the agent ran out of time"),
+    ],
+)
+def test_trouble_of_the_agent_says_why_the_reward_is_low(changes, why):
+    turn = replace(graded("task", 0, 0.0), **changes)
+    result = episode(turn)
+    assert judge(result, threshold=1.0).message == f"reward 0.00 < 1.00: {why}"
+    assert judge(result, threshold=0.0).message == "reward 0.00 >= 0.00"
+    result = episode(graded("01", 0, 1.0), replace(turn, name="02", index=1))
+    message = judge(result, threshold=1.0).message
+    assert message == f"reward 0.50 < 1.00: step 02: {why}"
+
+
 def test_steps_pass_when_only_the_roll_up_is_low():
     result = episode(graded("01", 0, 1.0), graded("02", 1, 0.0))
     verdict = judge(result, threshold=1.0)

@@ -77,6 +77,24 @@ def test_turn_table(tmp_path: Path) -> None:
     ]
 
 
+def test_warnings_of_the_episode_and_of_every_turn(tmp_path: Path) -> None:
+    result = make_result(
+        is_multi_step=True,
+        warnings=("read before", "told of no servers", "not kept: gone"),
+        turns=(
+            make_turn("01", warnings=("a verifier's",)),
+            make_turn("02", 1, warnings=("the agent failed",)),
+        ),
+    )
+    verdict = Verdict("failed", "reward 0.00 < 1.00")
+    text = failure_text(result, verdict, root=tmp_path, told={"read before"})
+    assert text.splitlines()[-3:] == [
+        "warning: told of no servers",
+        "warning: 01: a verifier's",
+        "warning: 02: the agent failed",
+    ]
+
+
 def test_many_inner_tests_are_cut(tmp_path: Path) -> None:
     tests = tuple(InnerTest(f"n{n}", "failed") for n in range(12))
     result = make_result(turns=(make_turn(inner_tests=tests),))
