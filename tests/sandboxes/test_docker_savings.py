@@ -91,7 +91,7 @@ async def test_the_command_sees_what_any_command_sees(sandbox):
     for waits in (False, True):
         if waits:
             await wait_for(sandbox)
-            assert sandbox._waiting is not None
+            assert sandbox._expected.shell is not None
         result = await sandbox.exec([*command, odd], env=env, cwd="/tmp")
         lines = [
             line
@@ -152,13 +152,14 @@ async def test_it_waits_for_its_user_only(sandbox):
 
 async def test_a_shell_that_was_killed_is_replaced(sandbox):
     await wait_for(sandbox)
-    shell, sandbox._waiting = sandbox._waiting, None
+    expected = sandbox._expected
+    shell, expected.shell = expected.shell, None
     with anyio.fail_after(10):
         while not (found := (await sandbox.exec(SHELLS)).stdout.split()):  # noqa: ASYNC110
             await anyio.sleep(0.05)
     assert len(found) == 1
     await sandbox.exec(f"kill -9 {found[0]}")
-    sandbox._waiting = shell
+    expected.shell = shell
     result = await sandbox.exec("echo once; exit 4")
     assert (result.stdout, result.stderr, result.exit_code) == ("once\n", "", 4)
 

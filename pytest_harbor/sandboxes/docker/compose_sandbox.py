@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from pytest_harbor.sandboxes.api import Sandbox
-from pytest_harbor.sandboxes.docker.client import DaemonError
 from pytest_harbor.sandboxes.docker.container import DockerSandbox
 
 
@@ -19,12 +17,9 @@ class ServiceSandbox(DockerSandbox):
         await self._end("it has been stopped")
 
     async def _end(self, why: str) -> None:
-        if self._stopped or self._death:
-            return
-        self._death = f"{self.id}: {why}"
-        self._let_go()
-        with contextlib.suppress(DaemonError):  # it ended by itself
-            await self._engine.call(lambda client: client.kill(self._container))
+        if not self._life.is_over:
+            self._expected.let_go()
+            await self._life.kill(why)
 
 
 class ComposeSandbox(ServiceSandbox):
@@ -55,10 +50,10 @@ class ComposeSandbox(ServiceSandbox):
         return self._services
 
     async def stop(self) -> None:
-        if self._stopped:
+        if self._life.is_stopped:
             return
-        self._stopped = True
-        self._let_go()
+        self._life.is_stopped = True
+        self._expected.let_go()
         self._forget(self._container)
         self._remove_project(self._project)
 

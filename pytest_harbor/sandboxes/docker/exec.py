@@ -154,38 +154,6 @@ class Connection:
             self._socket.close()
 
 
-@dataclass(frozen=True)
-class WaitingShell:
-    """A shell that was started ahead of its command, and reads from its input what to do.
-
-    The daemon starts it while it copies files, so the command that needs the files does
-    not wait for that as well.
-    """
-
-    user: str
-    marker: str
-    connection: Connection
-
-    @classmethod
-    async def start(cls, engine: Engine, container: str, user: str) -> WaitingShell:
-        """Start one; returns before it is there. Raises DaemonError."""
-        marker = secrets.token_hex(8)
-
-        def create_and_start(client: docker.APIClient) -> Connection:
-            answer = client.exec_create(
-                container,
-                [SHELL],
-                stdin=True,
-                user=user,
-                workdir="/",
-                environment={MARKER: marker},
-            )
-            exec_id = str(answer["Id"])
-            return Connection(exec_id, client.exec_start(exec_id, socket=True))
-
-        return cls(user, marker, await engine.call(create_and_start))
-
-
 @dataclass
 class Ended:
     """How an exec ended: at most one way, none if the wrapper died without a word."""
@@ -204,9 +172,11 @@ async def run(
     *,
     timeout_seconds: float | None,
     kill: Callable[[ExecCall, ExecStream], Awaitable[None]],
-    shell: WaitingShell | None = None,
+    shell: Connection | None = None,
 ) -> Ended:
-    """Run ``call`` to its end, feeding ``stream``; in ``shell`` if there is one.
+    """Run ``call`` to its end, feeding ``stream``.
+
+    ``shell`` is the connection of a shell that waits for it, if there is one.
 
     The time runs from the moment when the command runs, not from the request. ``kill``
     is awaited when it is over, or when the caller is cancelled.
@@ -217,7 +187,7 @@ async def run(
     if shell is None:
         connection, sent = await start(engine, call), call.stdin
     else:
-        connection, sent = shell.connection, (call.script() or "").encode()
+        connection, sent = shell, (call.script() or "").encode()
     try:
         if sent is None:
             ended = await _follow(connection, stream, timeout_seconds)
