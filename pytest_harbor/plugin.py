@@ -175,6 +175,10 @@ class _Session:
         from pytest_harbor.collection.findings import warn_of_empty_paths
 
         warn_of_empty_paths(self._config, items)
+        if self._state.tasks_seen:
+            from pytest_harbor.collection.step_choices import warn_of_idle_choices
+
+            warn_of_idle_choices(self._config, items)
         if self._state.tasks_seen and self._state.is_controller:
             self._state.check_names()
             self._is_ready = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any, Final
 
 from pytest_harbor.collection.option import (
@@ -21,18 +22,32 @@ def overrides(value: str) -> dict[str, Any]:
     A value is JSON where it reads as such, else text. Step IDs may hold dots, names of
     fields do not, so the last dot separates the two.
     """
+    from pytest_harbor.tasks.steps.overrides import (
+        RUN_WIDE_NAMES,
+        STEP_PARAMS,
+        are_step_params,
+    )
+
     found: dict[str, Any] = {}
     for key, given in pairs(value).items():
         step, dot, field = key.rpartition(".")
-        if not dot:
+        if dot and step and field:
+            params = found.setdefault(STEP_PARAMS, {})
+            params.setdefault(step, {})[field] = _value(given)
+        elif field in RUN_WIDE_NAMES:
             found[field] = _value(given)
-        elif step and field:
-            found.setdefault("step_params", {}).setdefault(step, {})[field] = _value(
-                given
-            )
+        elif field == STEP_PARAMS and are_step_params(params := _value(given)):
+            _merge(found.setdefault(STEP_PARAMS, {}), params)
         else:
-            raise ValueError("KEY=VALUE or STEP.FIELD=VALUE")
+            # An unknown name would change nothing, and nobody would notice.
+            known = ", ".join(sorted(RUN_WIDE_NAMES))
+            raise ValueError(f"STEP.FIELD=VALUE or KEY=VALUE (KEY is one of {known})")
     return found
+
+
+def _merge(into: dict[str, dict[str, Any]], params: Mapping[str, Any]) -> None:
+    for step, fields in params.items():
+        into.setdefault(step, {}).update(fields)
 
 
 def _value(text: str) -> Any:

@@ -316,6 +316,55 @@ def test_it(harbor_run):
     ).assert_outcomes(passed=1)
 
 
+@pytest.mark.parametrize(
+    "given",
+    ["judge_modle=m", "prompt=x", "step_params=3", 'step_params={"s": 3}', ".x=1"],
+)
+def test_an_override_that_nothing_reads_is_a_usage_error(doing: Project, given: str):
+    task(doing, "t", {})
+    result = doing.run("--harbor-override", given)
+    result.stderr.fnmatch_lines(
+        ["*--harbor-override: expected STEP.FIELD=VALUE or KEY=VALUE (KEY is one of *"]
+    )
+    result.stderr.fnmatch_lines(["*judge_model, ttl_seconds, *"])
+
+
+def test_step_params_as_json(doing: Project):
+    task(doing, "t", {"score": 0.25}, {"score": 0.25})
+    params = 'step_params={"s1": {"score": 1}}'
+    options = ("--harbor-override", params, "--harbor-override", "s2.score=1")
+    doing.run(*options).assert_outcomes(passed=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "warning"),
+    [
+        (
+            ("--harbor-override", "ss1.warns=x"),
+            "--harbor-override ss1.warns: no collected step task has a step 'ss1' "
+            "(did you mean 's1'[?])",
+        ),
+        (
+            ("--harbor-seed", "whoo=Ann"),
+            "--harbor-seed whoo: no collected step task has <whoo> in it",
+        ),
+        (("--harbor-override", "s1.warns=x", "--harbor-seed", "who=Ann"), None),
+        (("--harbor-override", "s1.warns=<what>", "--harbor-seed", "what=x"), None),
+    ],
+)
+def test_a_choice_that_changes_nothing_is_a_warning(
+    doing: Project, options: tuple[str, ...], warning: str | None
+):
+    task(doing, "t", {"metadata": "for <who>"})
+    result = doing.run("--co", *options)
+    if warning is None:
+        result.stdout.no_fnmatch_line("*no collected step task has*")
+    else:
+        result.stdout.fnmatch_lines([f"*PytestHarborWarning: {warning}"])
+    doing.file("broken.task.json", "[]")  # it might be the one
+    doing.run("--co", *options).stdout.no_fnmatch_line("*no collected step task has*")
+
+
 def test_the_marker_names_no_file(doing: Project):
     doing.file(
         "test_it.py",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from pytest_harbor.errors import SettingsError
 
@@ -28,6 +28,8 @@ RUN_WIDE: Mapping[str, Mapping[str, str]] = {
         "use_agent_judge": "use_agent_judge",
     },
 }
+RUN_WIDE_NAMES: frozenset[str] = frozenset().union(*RUN_WIDE.values())
+"""Every run-wide override."""
 
 
 def overridden(step: Any, overrides: Mapping[str, Any]) -> Any:
@@ -54,17 +56,21 @@ def overridden(step: Any, overrides: Mapping[str, Any]) -> Any:
     return changed
 
 
+def are_step_params(params: Any) -> TypeGuard[Mapping[str, Mapping[str, Any]]]:
+    """Whether these are ``{"<step id>": {"<field>": ...}}``."""
+    return isinstance(params, Mapping) and all(
+        isinstance(fields, Mapping) for fields in params.values()
+    )
+
+
 def _params(name: Any, params: Any) -> Mapping[str, Any]:
     """The overrides of one step."""
-    fields: Any = {}
-    if isinstance(params, Mapping) and isinstance(name, str):
-        fields = params.get(name) or {}
-    if not isinstance(params, Mapping) or not isinstance(fields, Mapping):
+    if not are_step_params(params):
         raise SettingsError(
             'overrides: step_params must be {"<step id>": {"<field>": ...}}, not'
             f" {params!r}"
         )
-    return fields
+    return params.get(name, {}) if isinstance(name, str) else {}
 
 
 def filled(value: Any, seed: Mapping[str, Any]) -> Any:
