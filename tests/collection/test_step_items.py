@@ -341,8 +341,10 @@ def test_step_params_as_json(doing: Project):
     [
         (
             ("--harbor-override", "ss1.warns=x"),
-            "--harbor-override ss1.warns: no collected step task has a step 'ss1' "
-            "(did you mean 's1'[?])",
+            (
+                "--harbor-override ss1.warns: no collected step task has a step 'ss1' "
+                "(did you mean 's1'[?])"
+            ),
         ),
         (
             ("--harbor-seed", "whoo=Ann"),
