@@ -27,13 +27,9 @@ if TYPE_CHECKING:
     from pytest_harbor.episodes.result import EpisodeResult, TurnResult
     from pytest_harbor.errors import AgentError, HarborError
     from pytest_harbor.events import Event
-    from pytest_harbor.sandboxes.api import (
-        EnvironmentSpec,
-        ExecResult,
-        InstallScript,
-        Provider,
-        Sandbox,
-    )
+    from pytest_harbor.sandboxes.api import ExecResult, Provider, Sandbox
+    from pytest_harbor.sandboxes.environment import EnvironmentSpec
+    from pytest_harbor.sandboxes.install_script import InstallScript
     from pytest_harbor.settings import Settings
     from pytest_harbor.tasks.folder.load import load_task
     from pytest_harbor.tasks.folder.plan import plan_episode
@@ -50,13 +46,13 @@ _HOMES = {
     "AgentResult": "agents.api",
     "AgentTurn": "agents.api",
     "CommandRun": "agents.command.declaration",
-    "EnvironmentSpec": "sandboxes.api",
+    "EnvironmentSpec": "sandboxes.environment",
     "EpisodePlan": "tasks.folder.plan_types",
     "EpisodeResult": "episodes.result",
     "Event": "events",
     "ExecResult": "sandboxes.api",
     "HarborError": "errors",
-    "InstallScript": "sandboxes.api",
+    "InstallScript": "sandboxes.install_script",
     "McpServer": "agents.api",
     "PlacedFile": "agents.command.declaration",
     "Provider": "sandboxes.api",

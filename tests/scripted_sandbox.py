@@ -14,22 +14,22 @@ from typing import Any
 import anyio.lowlevel
 
 from pytest_harbor.sandboxes.api import (
-    NOT_THERE,
     VERIFIER_TOOLS,
     Capabilities,
-    Download,
-    Downloaded,
-    EnvironmentSpec,
     ExecResult,
-    Network,
     Process,
     Provider,
     Sandbox,
     Swept,
     Tell,
+)
+from pytest_harbor.sandboxes.environment import EnvironmentSpec, Network, User
+from pytest_harbor.sandboxes.transfer_types import (
+    NOT_THERE,
+    Download,
+    Downloaded,
     TransferLimits,
     Upload,
-    User,
 )
 
 OK = ExecResult(0, "", "")

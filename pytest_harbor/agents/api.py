@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from pytest_harbor.errors import AgentError, Problem
-from pytest_harbor.sandboxes.api import InstallScript, NetworkMode, Sandbox, User
+from pytest_harbor.sandboxes.api import Sandbox
+from pytest_harbor.sandboxes.environment import NetworkMode, User
+from pytest_harbor.sandboxes.install_script import InstallScript
 from pytest_harbor.tasks.folder.plan_types import McpTransport, TurnPlan
 
 

@@ -38,8 +38,10 @@ from pytest_harbor.protocols.served_agent import (
     Incoming,
     ServedAgent,
 )
-from pytest_harbor.sandboxes.api import NetworkMode, Sandbox, Upload
+from pytest_harbor.sandboxes.api import Sandbox
+from pytest_harbor.sandboxes.environment import NetworkMode
 from pytest_harbor.sandboxes.output import Masker
+from pytest_harbor.sandboxes.transfer_types import Upload
 
 BRIDGE_CONFIG_KEYS: Final = (
     "model",

@@ -7,7 +7,7 @@ from typing import Final
 
 from pytest_harbor.agents.api import AgentResult, AgentTurn
 from pytest_harbor.errors import AGENT_TIMEOUT, AgentError
-from pytest_harbor.sandboxes.api import Upload
+from pytest_harbor.sandboxes.transfer_types import Upload
 from pytest_harbor.tasks.folder.plan_types import EpisodePlan, TurnPlan
 
 SOLUTION_FOLDER: Final = "/solution"

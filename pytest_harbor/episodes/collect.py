@@ -12,7 +12,8 @@ from pathlib import Path
 
 from pytest_harbor.episodes.draft import TurnDraft
 from pytest_harbor.errors import SandboxError, SandboxLost, UnsupportedByProvider
-from pytest_harbor.sandboxes.api import Download, Sandbox
+from pytest_harbor.sandboxes.api import Sandbox
+from pytest_harbor.sandboxes.transfer_types import Download
 from pytest_harbor.tasks.folder.model import MAIN_SERVICE
 from pytest_harbor.tasks.folder.plan_types import CollectHookPlan, TurnPlan
 from pytest_harbor.verification.artifacts import (

@@ -18,7 +18,9 @@ from pytest_harbor.errors import (
     TransferFailed,
 )
 from pytest_harbor.sandboxes import health
-from pytest_harbor.sandboxes.api import Download, ExecResult, Sandbox, Upload, User
+from pytest_harbor.sandboxes.api import ExecResult, Sandbox
+from pytest_harbor.sandboxes.environment import User
+from pytest_harbor.sandboxes.transfer_types import Download, Upload
 from pytest_harbor.tasks.folder.plan_types import HealthCheckPlan, TurnPlan
 from pytest_harbor.verification.verifier import TESTS, TRANSCRIPT, VERIFIER_LOGS
 

@@ -11,13 +11,8 @@ import anyio
 
 from pytest_harbor.agents.python_agent import describe
 from pytest_harbor.errors import SandboxError
-from pytest_harbor.sandboxes.api import (
-    TASK_LABEL,
-    EnvironmentSpec,
-    Provider,
-    Sandbox,
-    Tell,
-)
+from pytest_harbor.sandboxes.api import TASK_LABEL, Provider, Sandbox, Tell
+from pytest_harbor.sandboxes.environment import EnvironmentSpec
 
 NOT_ENFORCED: Final = "not enforced: "
 NOT_KEPT: Final = "not kept: "

@@ -21,14 +21,8 @@ from pytest_harbor.errors import (
     SettingsError,
     TaskRefused,
 )
-from pytest_harbor.sandboxes.api import (
-    Capabilities,
-    EnvironmentSpec,
-    Limits,
-    Network,
-    Provider,
-    User,
-)
+from pytest_harbor.sandboxes.api import Capabilities, Provider
+from pytest_harbor.sandboxes.environment import EnvironmentSpec, Limits, Network, User
 from pytest_harbor.sandboxes.output import Masker
 from pytest_harbor.tasks.folder.plan_types import (
     EnvironmentPlan,

@@ -42,14 +42,9 @@ from pytest_harbor.errors import (
     UnsupportedByProvider,
 )
 from pytest_harbor.reporter import Reporter
-from pytest_harbor.sandboxes.api import (
-    Download,
-    Limits,
-    Network,
-    Sandbox,
-    Upload,
-    User,
-)
+from pytest_harbor.sandboxes.api import Sandbox
+from pytest_harbor.sandboxes.environment import Limits, Network, User
+from pytest_harbor.sandboxes.transfer_types import Download, Upload
 from pytest_harbor.tasks.folder.plan_types import EpisodePlan, NetworkPlan, TurnPlan
 from pytest_harbor.verification.artifacts import (
     CollectedArtifact,

@@ -19,8 +19,8 @@ from pytest_harbor.errors import (
 from pytest_harbor.graphs.instances import AgentLaunch, Instance
 from pytest_harbor.graphs.servers import Listening, PythonNeed, ServerPlan
 from pytest_harbor.protocols.agent_card import TOKEN_VARIABLE
-from pytest_harbor.sandboxes.api import EnvironmentSpec, Limits
 from pytest_harbor.sandboxes.choose import DOCKER, LOCAL, provider_name
+from pytest_harbor.sandboxes.environment import EnvironmentSpec, Limits
 from pytest_harbor.tasks.steps.entries import (
     LOCAL_VERSION,
     AgentEntry,

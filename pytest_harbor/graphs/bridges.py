@@ -20,8 +20,9 @@ from pytest_harbor.agents.command.needs import install_script, needs_of
 from pytest_harbor.errors import SandboxError, StepError, UnsupportedByProvider
 from pytest_harbor.graphs.agents import WORKDIR, AgentSource, new_token
 from pytest_harbor.graphs.instances import AgentLaunch, Instance
-from pytest_harbor.sandboxes.api import EnvironmentSpec, Sandbox
+from pytest_harbor.sandboxes.api import Sandbox
 from pytest_harbor.sandboxes.choose import LOCAL, provider_name
+from pytest_harbor.sandboxes.environment import EnvironmentSpec
 
 if TYPE_CHECKING:
     from pytest_harbor.graphs.deployments import Starter

@@ -18,7 +18,8 @@ from typing import Final
 import anyio
 import anyio.to_thread
 
-from pytest_harbor.sandboxes.api import Download, Downloaded, Sandbox, TransferLimits
+from pytest_harbor.sandboxes.api import Sandbox
+from pytest_harbor.sandboxes.transfer_types import Download, Downloaded, TransferLimits
 
 HINTED_FILES: Final = 200
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")

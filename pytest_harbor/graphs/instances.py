@@ -6,7 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from pytest_harbor.sandboxes.api import Limits, Sandbox
+from pytest_harbor.sandboxes.api import Sandbox
+from pytest_harbor.sandboxes.environment import Limits
 
 
 class Instance(ABC):

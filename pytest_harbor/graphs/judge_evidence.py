@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from pytest_harbor.errors import StepError
 from pytest_harbor.graphs.context import PromptResponse, RunContext
-from pytest_harbor.sandboxes.api import Sandbox, Upload
+from pytest_harbor.sandboxes.api import Sandbox
+from pytest_harbor.sandboxes.transfer_types import Upload
 from pytest_harbor.tasks.steps.model import RubricsVerifier
 from pytest_harbor.verification.judges.prompt import (
     Evidence,

@@ -25,7 +25,7 @@ from pytest_harbor.graphs.agents import (
 from pytest_harbor.graphs.envs import find_env, plan_env
 from pytest_harbor.graphs.open_run import RunParts
 from pytest_harbor.graphs.steps.api import RunSettings
-from pytest_harbor.sandboxes.api import EnvironmentSpec
+from pytest_harbor.sandboxes.environment import EnvironmentSpec
 from pytest_harbor.tasks.folder.templates import resolve
 from pytest_harbor.tasks.steps.model import DeployAgent, DeployEnv, RubricsVerifier
 from pytest_harbor.tasks.steps.preflight import Available, preflight

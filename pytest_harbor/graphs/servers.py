@@ -25,13 +25,8 @@ from pytest_harbor.errors import (
 from pytest_harbor.graphs.instances import Instance
 from pytest_harbor.graphs.ports import LOOPBACK, reserve_port
 from pytest_harbor.graphs.python_environments import built_environment, own_environment
-from pytest_harbor.sandboxes.api import (
-    EnvironmentSpec,
-    ExecResult,
-    Process,
-    Provider,
-    Sandbox,
-)
+from pytest_harbor.sandboxes.api import ExecResult, Process, Provider, Sandbox
+from pytest_harbor.sandboxes.environment import EnvironmentSpec
 from pytest_harbor.sandboxes.output import Masker
 
 TAIL_LINES: Final = 30

@@ -16,19 +16,20 @@ Rules for all methods:
 
 from __future__ import annotations
 
-import hashlib
-import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal, TypeAlias
+from typing import ClassVar, TypeAlias
 
 from pytest_harbor.errors import UnsupportedByProvider
-
-NetworkMode: TypeAlias = Literal["public", "no-network", "allowlist"]
-User: TypeAlias = str | int
-"""A user name, a uid, or (Docker only) ``name:group``."""
+from pytest_harbor.sandboxes.environment import EnvironmentSpec, Network, User
+from pytest_harbor.sandboxes.transfer_types import (
+    Download,
+    Downloaded,
+    TransferLimits,
+    Upload,
+)
 
 Tell: TypeAlias = Callable[[str], None]
 """Takes a line of progress for people, in the event loop. Must not block."""
@@ -41,115 +42,6 @@ TASK_LABEL = "pytest-harbor.task"
 
 VERIFIER_TOOLS = ("bash", "timeout", "tar", "gzip", "find")
 """What a verifier's image must bring (spec 2)."""
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Resources of a sandbox; ``None`` leaves the provider's default (spec 3.4)."""
-
-    cpus: float | None = None
-    memory_mib: int | None = None
-    storage_mib: int | None = None
-
-
-INSTALL_FOLDER = "/opt/harbor-agents"
-"""Folder in the sandbox below which installed software lies."""
-
-INSTALLED_VERSION = "AGENT_VERSION.txt"
-"""File in its prefix with what the probe of an installation printed."""
-
-
-@dataclass(frozen=True)
-class InstallScript:
-    """Software that a sandbox has beside its image's; made once, then cached.
-
-    ``script`` is run by Bash as root with public network, whatever network the sandbox
-    itself gets, and never sees the sandbox's ``env`` or files. What it leaves in
-    :attr:`prefix` is there in each sandbox that asks for the same script; what it does to the
-    rest of the file system stays in a container, and is lost in a local sandbox.
-    """
-
-    name: str
-    """Letters, digits, ``.``, ``_``, ``-``; names the folder."""
-    script: str
-    probe: tuple[str, ...] = ()
-    """Command that prints the version of what was installed; empty: none. It fails the
-    installation with it."""
-    env: Mapping[str, str] = field(default_factory=dict)
-    """Variables of the script, beside ``AGENT_PREFIX``. Nothing but a hash of them is kept."""
-    timeout_seconds: float = 900.0
-
-    @property
-    def prefix(self) -> str:
-        """The folder that is kept."""
-        return f"{INSTALL_FOLDER}/{self.name}"
-
-    @property
-    def variables(self) -> Mapping[str, str]:
-        """All variables of the script."""
-        return {**self.env, "AGENT_PREFIX": self.prefix}
-
-    def digest(self, place: str) -> str:
-        """What tells this installation in ``place`` (an image, a machine) from others."""
-        parts = [place, self.name, self.script, *self.probe]
-        parts += itertools.chain(*sorted(self.env.items()))
-        text = "\0".join(parts)
-        return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:32]
-
-
-@dataclass(frozen=True)
-class Network:
-    """What a sandbox may reach (spec 3.12)."""
-
-    mode: NetworkMode = "public"
-    allowed_hosts: tuple[str, ...] = ()
-    """Of an ``allowlist``: names, ``*.`` patterns, addresses, ranges."""
-
-
-@dataclass(frozen=True)
-class EnvironmentSpec:
-    """What a sandbox is made of, every template resolved.
-
-    Exactly one of ``image`` and ``build_context`` is set for a container;
-    neither means the provider's own userland (local sandbox only).
-    """
-
-    image: str | None = None
-    build_context: Path | None = None
-    """Host folder with a ``Dockerfile``."""
-    files: Path | None = None
-    """Host folder whose content is copied into the working directory at start
-    (root-owned); ``Dockerfile`` and ``docker-compose.yaml`` in it are left out."""
-    read_only_folders: tuple[Path, ...] = ()
-    """Host folders, or files, that are seen under their own paths and cannot be written
-    to: an interpreter's packages (local sandbox only)."""
-    compose_file: Path | None = None
-    """Services beside the agent's sandbox, which is its service ``main`` (spec 18)."""
-    variables: Mapping[str, str] = field(default_factory=dict)
-    """What ``${NAME}`` in the Compose file stands for, beside ``env``."""
-    workdir: str | None = None
-    """Working directory, created if absent; ``None`` means the image's own, or
-    ``/app`` where there is no image."""
-    env: Mapping[str, str] = field(default_factory=dict)
-    user: User | None = None
-    """Default user of commands; ``None`` means the image's own (root locally)."""
-    network: NetworkMode = "public"
-    allowed_hosts: tuple[str, ...] = ()
-    phase_networks: tuple[Network, ...] = ()
-    """Others that :meth:`Sandbox.set_network` will be asked for."""
-    limits: Limits = Limits()
-    start_timeout_seconds: float = 600.0
-    """Bound for building or pulling the image and, again, for the start."""
-    force_build: bool = False
-    install: InstallScript | None = None
-    """The agent's software; a verifier's own sandbox has none."""
-    platform: str | None = None
-    """What an image is built for (``linux/amd64``); ``None`` means the daemon's own."""
-
-    @property
-    def own_network(self) -> Network:
-        """The network that it starts with."""
-        return Network(self.network, self.allowed_hosts)
 
 
 @dataclass(frozen=True)
@@ -208,69 +100,6 @@ class ExecResult:
     def output(self) -> str:
         """Both streams, standard output first."""
         return self.stdout + self.stderr
-
-
-@dataclass(frozen=True)
-class Upload:
-    """One file, folder or text on its way into a sandbox, owned by root.
-
-    A folder's content is merged into ``target``: files of the same name are
-    replaced, others stay. Parents are made as needed.
-    """
-
-    source: Path | bytes
-    target: str
-    modes: Literal["readable", "keep"] = "readable"
-    """``readable``: everybody may read, what was executable stays so, whatever the
-    umask of the host's checkout was. ``keep``: the host's own mode bits (no setuid)."""
-    executable: frozenset[str] = frozenset()
-    """Paths below ``source`` that are made executable (``test.sh``)."""
-    exclude: frozenset[str] = frozenset()
-    """Paths below ``source`` that are left out (from ``.harborignore``)."""
-
-
-@dataclass(frozen=True)
-class Download:
-    """One path of the sandbox that is wanted at ``target`` on the host."""
-
-    source: str
-    target: Path
-    exclude: tuple[str, ...] = ()
-    """``tar --exclude`` patterns, for folders."""
-
-
-NOT_THERE = "No such file or directory"
-"""Reason of a download whose source does not exist."""
-
-
-@dataclass(frozen=True)
-class Downloaded:
-    """What came of a :class:`Download`.
-
-    ``dropped`` lists members that were left out because they could reach outside
-    (links out, devices, FIFOs, names with ``..``): ``path below source: reason``.
-    """
-
-    source: str
-    status: Literal["ok", "failed", "empty"]
-    kind: Literal["file", "directory"] | None = None
-    reason: str = ""
-    dropped: tuple[str, ...] = ()
-
-    @property
-    def is_missing(self) -> bool:
-        """True when the source does not exist."""
-        # The second: what should be a folder above it is a file.
-        reasons = (NOT_THERE, "Not a directory")
-        return self.status == "failed" and self.reason in reasons
-
-
-@dataclass(frozen=True)
-class TransferLimits:
-    """Caps on what one download may bring to the host."""
-
-    max_bytes: int = 2 * 1024**3
-    max_files: int = 100_000
 
 
 class Process(ABC):

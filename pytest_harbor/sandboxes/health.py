@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import anyio
 
-from pytest_harbor.sandboxes.api import ExecResult, Sandbox, User
+from pytest_harbor.sandboxes.api import ExecResult, Sandbox
+from pytest_harbor.sandboxes.environment import User
 from pytest_harbor.tasks.folder.plan_types import HealthCheckPlan
 
 

@@ -13,15 +13,10 @@ from typing import Final, TypeVar
 import anyio
 
 from pytest_harbor.errors import InstallFailed, SandboxStartFailed
-from pytest_harbor.sandboxes.api import (
-    INSTALLED_VERSION,
-    ExecResult,
-    InstallScript,
-    Sandbox,
-    Tell,
-    Upload,
-)
+from pytest_harbor.sandboxes.api import ExecResult, Sandbox, Tell
+from pytest_harbor.sandboxes.install_script import INSTALLED_VERSION, InstallScript
 from pytest_harbor.sandboxes.machine import alone, shared_folder
+from pytest_harbor.sandboxes.transfer_types import Upload
 
 SHOWN_LINES: Final = 30
 """Last lines of a script's output that an error shows."""

@@ -7,16 +7,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pytest_harbor.sandboxes.api import (
-    MAX_CAPTURED_BYTES,
+from pytest_harbor.sandboxes.api import MAX_CAPTURED_BYTES, ExecResult, Process, Sandbox
+from pytest_harbor.sandboxes.environment import User
+from pytest_harbor.sandboxes.transfer_types import (
     Download,
     Downloaded,
-    ExecResult,
-    Process,
-    Sandbox,
     TransferLimits,
     Upload,
-    User,
 )
 
 Call = Callable[..., Any]

@@ -20,7 +20,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO
 
 from pytest_harbor.errors import TransferFailed
-from pytest_harbor.sandboxes.api import (
+from pytest_harbor.sandboxes.transfer_types import (
     NOT_THERE,
     Downloaded,
     TransferLimits,

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final, Literal, TypeAlias
 
-from pytest_harbor.sandboxes.api import (
+from pytest_harbor.sandboxes.api import Sandbox
+from pytest_harbor.sandboxes.transfer_types import (
     NOT_THERE,
     Download,
     Downloaded,
-    Sandbox,
     Upload,
 )
 from pytest_harbor.tasks.folder.artifact_paths import MANIFEST, protected_by

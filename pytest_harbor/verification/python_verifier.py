@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from pytest_harbor.sandboxes.api import Upload
+from pytest_harbor.sandboxes.transfer_types import Upload
 
 TESTS_FOLDER: Final = "/tests"
 RUNNER_FOLDER: Final = f"{TESTS_FOLDER}/.harbor"

@@ -19,14 +19,9 @@ from typing import Any, Final, Literal
 import anyio.to_thread
 
 from pytest_harbor.errors import NO_REWARD_FILE, TransferFailed
-from pytest_harbor.sandboxes.api import (
-    Download,
-    Downloaded,
-    ExecResult,
-    Sandbox,
-    Upload,
-)
+from pytest_harbor.sandboxes.api import ExecResult, Sandbox
 from pytest_harbor.sandboxes.output import Masker, log_cut
+from pytest_harbor.sandboxes.transfer_types import Download, Downloaded, Upload
 from pytest_harbor.tasks.folder.plan_types import VerifierPlan
 from pytest_harbor.verification.artifacts import Placement
 from pytest_harbor.verification.ctrf import InnerTest, read_ctrf

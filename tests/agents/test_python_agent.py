@@ -11,8 +11,9 @@ import pytest
 from pytest_harbor.agents.api import AgentResult, AgentTurn
 from pytest_harbor.agents.python_agent import close_agent, run_agent, set_up_agent
 from pytest_harbor.errors import AgentError, SandboxLost
-from pytest_harbor.sandboxes.api import Download, ExecResult, Upload
+from pytest_harbor.sandboxes.api import ExecResult
 from pytest_harbor.sandboxes.sync import SyncSandbox
+from pytest_harbor.sandboxes.transfer_types import Download, Upload
 from scripted_sandbox import ScriptedProvider, ScriptedSandbox
 
 

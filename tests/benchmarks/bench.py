@@ -35,7 +35,8 @@ import anyio
 
 from pytest_harbor import Settings, episodes, load_task, plan_episode
 from pytest_harbor.agents.registry import resolve_agent
-from pytest_harbor.sandboxes.api import EnvironmentSpec, Provider
+from pytest_harbor.sandboxes.api import Provider
+from pytest_harbor.sandboxes.environment import EnvironmentSpec
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pytest_harbor.errors import SandboxLost
-from pytest_harbor.sandboxes.api import Capabilities, Network
+from pytest_harbor.sandboxes.api import Capabilities
+from pytest_harbor.sandboxes.environment import Network
 from scripted_sandbox import OK
 from task_folders import write_task
 

@@ -9,7 +9,8 @@ import pytest
 
 from pytest_harbor.agents.api import AgentNeeds, AgentResult, AgentTurn
 from pytest_harbor.errors import AgentError, Problem, SandboxLost
-from pytest_harbor.sandboxes.api import ExecResult, InstallScript
+from pytest_harbor.sandboxes.api import ExecResult
+from pytest_harbor.sandboxes.install_script import InstallScript
 from scripted_sandbox import Command, passing
 from task_folders import write_steps_task, write_task
 

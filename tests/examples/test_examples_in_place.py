@@ -16,8 +16,9 @@ from pathlib import Path
 import anyio
 import pytest
 
-from pytest_harbor.sandboxes.api import EnvironmentSpec, Upload
+from pytest_harbor.sandboxes.environment import EnvironmentSpec
 from pytest_harbor.sandboxes.local.provider import LocalProvider
+from pytest_harbor.sandboxes.transfer_types import Upload
 
 ROOT = Path(__file__).resolve().parents[2]
 SITE = Path(sysconfig.get_path("purelib"))

@@ -28,7 +28,7 @@ from pytest_harbor.graphs.turns import connect
 from pytest_harbor.protocols import a2a
 from pytest_harbor.protocols.reply import State
 from pytest_harbor.protocols.served_agent import Incoming
-from pytest_harbor.sandboxes.api import EnvironmentSpec
+from pytest_harbor.sandboxes.environment import EnvironmentSpec
 from pytest_harbor.sandboxes.local.provider import LocalProvider
 from pytest_harbor.tasks.steps.load import load_step_task
 from pytest_harbor.tasks.steps.step import Step

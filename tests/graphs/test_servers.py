@@ -30,7 +30,8 @@ from pytest_harbor.graphs.servers import (
     start_server,
     url_from,
 )
-from pytest_harbor.sandboxes.api import EnvironmentSpec, ExecResult, Process
+from pytest_harbor.sandboxes.api import ExecResult, Process
+from pytest_harbor.sandboxes.environment import EnvironmentSpec
 from pytest_harbor.sandboxes.output import Masker
 
 pytestmark = pytest.mark.anyio

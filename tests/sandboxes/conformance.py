@@ -41,15 +41,16 @@ from pytest_harbor.errors import (
     TransferFailed,
 )
 from pytest_harbor.sandboxes.api import (
-    INSTALLED_VERSION,
     MAX_CAPTURED_BYTES,
     VERIFIER_TOOLS,
-    Download,
-    Downloaded,
-    EnvironmentSpec,
-    InstallScript,
     Provider,
     Sandbox,
+)
+from pytest_harbor.sandboxes.environment import EnvironmentSpec
+from pytest_harbor.sandboxes.install_script import INSTALLED_VERSION, InstallScript
+from pytest_harbor.sandboxes.transfer_types import (
+    Download,
+    Downloaded,
     TransferLimits,
     Upload,
 )

@@ -11,8 +11,9 @@ import anyio
 import pytest
 
 from pytest_harbor.errors import UnsupportedByProvider
-from pytest_harbor.sandboxes.api import EnvironmentSpec, Provider, Sandbox
+from pytest_harbor.sandboxes.api import Provider, Sandbox
 from pytest_harbor.sandboxes.docker.provider import DockerProvider
+from pytest_harbor.sandboxes.environment import EnvironmentSpec
 from pytest_harbor.sandboxes.local.provider import LocalProvider
 
 pytestmark = pytest.mark.anyio

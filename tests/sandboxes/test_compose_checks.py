@@ -7,10 +7,10 @@ from functools import partial
 import anyio
 import pytest
 
-from pytest_harbor.sandboxes.api import EnvironmentSpec
 from pytest_harbor.sandboxes.docker.compose_checks import problems, unreadable
 from pytest_harbor.sandboxes.docker.compose_cli import Compose, ComposeFile
 from pytest_harbor.sandboxes.docker.compose_model import base_file, with_log_volumes
+from pytest_harbor.sandboxes.environment import EnvironmentSpec
 
 
 def make_environment(parent):

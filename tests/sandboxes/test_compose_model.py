@@ -9,7 +9,6 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from pytest_harbor.sandboxes.api import EnvironmentSpec, Limits
 from pytest_harbor.sandboxes.docker import compose_cli
 from pytest_harbor.sandboxes.docker.compose import project_name
 from pytest_harbor.sandboxes.docker.compose_model import (
@@ -22,6 +21,7 @@ from pytest_harbor.sandboxes.docker.compose_model import (
 )
 from pytest_harbor.sandboxes.docker.compose_project import faults
 from pytest_harbor.sandboxes.docker.images import Image
+from pytest_harbor.sandboxes.environment import EnvironmentSpec, Limits
 
 LABELS = {"pytest-harbor.task": "a$b"}
 

@@ -26,20 +26,15 @@ from pytest_harbor.errors import (
     TransferFailed,
     UnsupportedByProvider,
 )
-from pytest_harbor.sandboxes.api import (
-    TASK_LABEL,
-    Download,
-    EnvironmentSpec,
-    InstallScript,
-    Limits,
-    Network,
-    Upload,
-)
+from pytest_harbor.sandboxes.api import TASK_LABEL
 from pytest_harbor.sandboxes.docker import client as client_module
 from pytest_harbor.sandboxes.docker.client import DaemonError
 from pytest_harbor.sandboxes.docker.install import AGENT_LABEL
 from pytest_harbor.sandboxes.docker.provider import DockerProvider
 from pytest_harbor.sandboxes.docker.sweep import OWNER_LABEL
+from pytest_harbor.sandboxes.environment import EnvironmentSpec, Limits, Network
+from pytest_harbor.sandboxes.install_script import InstallScript
+from pytest_harbor.sandboxes.transfer_types import Download, Upload
 
 pytestmark = [pytest.mark.docker, pytest.mark.anyio]
 
@@ -525,7 +520,7 @@ def _assert_gone(client: docker.DockerClient, name: str) -> None:
 
 OWNER = """
 import anyio, sys
-from pytest_harbor.sandboxes.api import EnvironmentSpec
+from pytest_harbor.sandboxes.environment import (EnvironmentSpec)
 from pytest_harbor.sandboxes.docker.provider import DockerProvider
 
 async def main():
@@ -731,7 +726,7 @@ async def test_forced_build_ignores_what_is_there_once(provider, build):
 
 BUILDER = """
 import anyio, pathlib, sys
-from pytest_harbor.sandboxes.api import EnvironmentSpec
+from pytest_harbor.sandboxes.environment import (EnvironmentSpec)
 from pytest_harbor.sandboxes.docker.provider import DockerProvider
 
 async def main():

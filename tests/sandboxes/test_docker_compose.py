@@ -19,15 +19,11 @@ from pytest_harbor.errors import (
     SandboxStartFailed,
     UnsupportedByProvider,
 )
-from pytest_harbor.sandboxes.api import (
-    Download,
-    EnvironmentSpec,
-    InstallScript,
-    Limits,
-    Upload,
-)
 from pytest_harbor.sandboxes.docker import compose, compose_cli
 from pytest_harbor.sandboxes.docker.provider import DockerProvider
+from pytest_harbor.sandboxes.environment import EnvironmentSpec, Limits
+from pytest_harbor.sandboxes.install_script import InstallScript
+from pytest_harbor.sandboxes.transfer_types import Download, Upload
 
 pytestmark = [pytest.mark.docker, pytest.mark.slow, pytest.mark.anyio]
 
@@ -263,7 +259,7 @@ async def test_cancelled_in_the_middle_of_up(spec, start, provider, left, monkey
 
 OWNER = """
 import anyio, pathlib, sys
-from pytest_harbor.sandboxes.api import EnvironmentSpec
+from pytest_harbor.sandboxes.environment import EnvironmentSpec
 from pytest_harbor.sandboxes.docker.provider import DockerProvider
 
 async def main():

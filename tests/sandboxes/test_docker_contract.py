@@ -5,9 +5,9 @@ from __future__ import annotations
 import docker
 import pytest
 
-from pytest_harbor.sandboxes.api import EnvironmentSpec
 from pytest_harbor.sandboxes.docker.install import AGENT_LABEL
 from pytest_harbor.sandboxes.docker.provider import DockerProvider
+from pytest_harbor.sandboxes.environment import EnvironmentSpec
 from sandboxes.conformance import CASES, INSTALL_NAME, Bench, case_id
 
 pytestmark = pytest.mark.docker

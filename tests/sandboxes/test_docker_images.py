@@ -16,9 +16,9 @@ import pytest
 
 import registry as registries
 from pytest_harbor.errors import SandboxStartFailed
-from pytest_harbor.sandboxes.api import EnvironmentSpec
 from pytest_harbor.sandboxes.docker import long_calls
 from pytest_harbor.sandboxes.docker.provider import DockerProvider
+from pytest_harbor.sandboxes.environment import EnvironmentSpec
 
 pytestmark = [pytest.mark.docker, pytest.mark.anyio]
 

@@ -21,10 +21,10 @@ from pytest_harbor.errors import (
     SandboxStartFailed,
     UnsupportedByProvider,
 )
-from pytest_harbor.sandboxes.api import EnvironmentSpec, Network
 from pytest_harbor.sandboxes.docker.client import DaemonError
 from pytest_harbor.sandboxes.docker.egress import NewEgress
 from pytest_harbor.sandboxes.docker.provider import DockerProvider
+from pytest_harbor.sandboxes.environment import EnvironmentSpec, Network
 
 pytestmark = [pytest.mark.docker, pytest.mark.anyio, pytest.mark.slow]
 
@@ -434,7 +434,7 @@ async def test_a_second_network_that_fails_leaves_no_first(
 
 OWNER = """
 import anyio, sys
-from pytest_harbor.sandboxes.api import EnvironmentSpec
+from pytest_harbor.sandboxes.environment import EnvironmentSpec
 from pytest_harbor.sandboxes.docker.provider import DockerProvider
 
 async def main():

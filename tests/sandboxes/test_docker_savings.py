@@ -10,10 +10,11 @@ import docker
 import pytest
 
 from pytest_harbor.errors import TransferFailed, UnsupportedByProvider
-from pytest_harbor.sandboxes.api import Download, EnvironmentSpec, Upload
 from pytest_harbor.sandboxes.docker.files import ARTIFACTS, may_reach
 from pytest_harbor.sandboxes.docker.provider import DockerProvider
 from pytest_harbor.sandboxes.docker.scripts import script
+from pytest_harbor.sandboxes.environment import EnvironmentSpec
+from pytest_harbor.sandboxes.transfer_types import Download, Upload
 
 pytestmark = [pytest.mark.docker, pytest.mark.anyio]
 

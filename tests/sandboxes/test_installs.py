@@ -12,8 +12,8 @@ import anyio.lowlevel
 import pytest
 
 from pytest_harbor.errors import InstallFailed, SandboxStartFailed
-from pytest_harbor.sandboxes.api import InstallScript
 from pytest_harbor.sandboxes.install import Installs
+from pytest_harbor.sandboxes.install_script import InstallScript
 from pytest_harbor.sandboxes.local.installs import LocalInstalls
 from pytest_harbor.sandboxes.owner import Owner
 

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from pytest_harbor.sandboxes.api import EnvironmentSpec
+from pytest_harbor.sandboxes.environment import EnvironmentSpec
 from pytest_harbor.sandboxes.local.provider import LocalProvider
 from sandboxes.conformance import CASES, Bench, case_id
 

@@ -19,7 +19,8 @@ from pytest_harbor.errors import (
     SandboxStartFailed,
     UnsupportedByProvider,
 )
-from pytest_harbor.sandboxes.api import EnvironmentSpec, InstallScript
+from pytest_harbor.sandboxes.environment import EnvironmentSpec
+from pytest_harbor.sandboxes.install_script import InstallScript
 from pytest_harbor.sandboxes.local.provider import LocalProvider
 from sandboxes.conformance import Bench
 
@@ -203,7 +204,7 @@ def test_processes_build_a_layer_once(context, cache):
     code = f"""
     import anyio
     from pathlib import Path
-    from pytest_harbor.sandboxes.api import EnvironmentSpec
+    from pytest_harbor.sandboxes.environment import EnvironmentSpec
     from pytest_harbor.sandboxes.local.provider import LocalProvider
 
     async def main():
@@ -472,7 +473,7 @@ def test_an_owner_killed_in_a_build_leaves_nothing(context, cache, bench):
     code = f"""
     import anyio
     from pathlib import Path
-    from pytest_harbor.sandboxes.api import EnvironmentSpec
+    from pytest_harbor.sandboxes.environment import EnvironmentSpec
     from pytest_harbor.sandboxes.local.provider import LocalProvider
 
     provider = LocalProvider(images=[("debian:*", "host")])

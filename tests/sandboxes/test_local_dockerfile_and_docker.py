@@ -8,8 +8,8 @@ import anyio
 import docker
 import pytest
 
-from pytest_harbor.sandboxes.api import EnvironmentSpec
 from pytest_harbor.sandboxes.docker.provider import DockerProvider
+from pytest_harbor.sandboxes.environment import EnvironmentSpec
 from pytest_harbor.sandboxes.local.provider import LocalProvider
 
 pytestmark = [

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from pytest_harbor.errors import UnsupportedByProvider
-from pytest_harbor.sandboxes.api import EnvironmentSpec, InstallScript
+from pytest_harbor.sandboxes.environment import EnvironmentSpec
+from pytest_harbor.sandboxes.install_script import InstallScript
 from pytest_harbor.sandboxes.local.images.build import layers_of
 from pytest_harbor.sandboxes.local.images.context import Context, Owner
 from pytest_harbor.sandboxes.local.images.images import LocalImages

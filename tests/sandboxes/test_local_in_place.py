@@ -13,8 +13,9 @@ import anyio
 import pytest
 
 import pytest_harbor
-from pytest_harbor.sandboxes.api import EnvironmentSpec, Upload
+from pytest_harbor.sandboxes.environment import EnvironmentSpec
 from pytest_harbor.sandboxes.local.provider import LocalProvider
+from pytest_harbor.sandboxes.transfer_types import Upload
 
 LIBRARIES = ("anyio", "idna", "sniffio", "typing_extensions.py", "filelock")
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="several users need root")
@@ -24,7 +25,9 @@ import json, os, signal, sys, time
 import anyio
 from pathlib import Path
 from pytest_harbor.errors import *
-from pytest_harbor.sandboxes.api import *
+from pytest_harbor.sandboxes.environment import *
+from pytest_harbor.sandboxes.install_script import *
+from pytest_harbor.sandboxes.transfer_types import *
 from pytest_harbor.sandboxes.local.provider import LocalProvider
 from pytest_harbor.sandboxes.local import inplace
 

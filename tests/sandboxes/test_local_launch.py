@@ -14,7 +14,7 @@ import anyio
 import pytest
 
 from pytest_harbor.errors import SandboxLost
-from pytest_harbor.sandboxes.api import EnvironmentSpec
+from pytest_harbor.sandboxes.environment import EnvironmentSpec
 from pytest_harbor.sandboxes.local import shelf as module
 from pytest_harbor.sandboxes.local.broker import processes
 from pytest_harbor.sandboxes.local.client import receive
@@ -87,7 +87,7 @@ def test_start_that_is_cancelled_leaves_no_process():
 KILLED = """
 import anyio, os, signal, sys, time
 from pytest_harbor.errors import SandboxLost
-from pytest_harbor.sandboxes.api import EnvironmentSpec
+from pytest_harbor.sandboxes.environment import EnvironmentSpec
 from pytest_harbor.sandboxes.local.provider import LocalProvider
 
 async def main():

@@ -12,7 +12,7 @@ import pytest
 
 import pytest_harbor
 from pytest_harbor.errors import SandboxUnavailable, UnsupportedByProvider
-from pytest_harbor.sandboxes.api import EnvironmentSpec
+from pytest_harbor.sandboxes.environment import EnvironmentSpec
 from pytest_harbor.sandboxes.local import etc, inplace, probing, userland
 from pytest_harbor.sandboxes.local.broker import joined, wire
 from pytest_harbor.sandboxes.local.provider import LocalProvider

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_harbor.sandboxes.api import EnvironmentSpec
+from pytest_harbor.sandboxes.environment import EnvironmentSpec
 from pytest_harbor.sandboxes.local import probing
 from pytest_harbor.sandboxes.local.broker import kernel, seccomp
 from pytest_harbor.sandboxes.local.provider import LocalProvider

@@ -16,9 +16,10 @@ import pytest
 
 import pytest_harbor
 from pytest_harbor.errors import SandboxUnavailable, UnsupportedByProvider
-from pytest_harbor.sandboxes.api import EnvironmentSpec, Limits, Upload
+from pytest_harbor.sandboxes.environment import EnvironmentSpec, Limits
 from pytest_harbor.sandboxes.local.broker.kernel import KEPT_CAPABILITIES
 from pytest_harbor.sandboxes.local.provider import LocalProvider
+from pytest_harbor.sandboxes.transfer_types import Upload
 from sandboxes.conformance import Bench
 
 IS_ROOT = os.geteuid() == 0
@@ -305,7 +306,7 @@ def test_fifty_at_once(bench):
 
 OWNER = """
 import json, os, sys, anyio
-from pytest_harbor.sandboxes.api import EnvironmentSpec
+from pytest_harbor.sandboxes.environment import EnvironmentSpec
 from pytest_harbor.sandboxes.local.provider import LocalProvider
 
 async def main():

@@ -8,8 +8,8 @@ import tarfile
 import pytest
 
 from pytest_harbor.errors import TransferFailed
-from pytest_harbor.sandboxes.api import TransferLimits, Upload
 from pytest_harbor.sandboxes.transfer import pack, unpack
+from pytest_harbor.sandboxes.transfer_types import TransferLimits, Upload
 
 
 def members(*uploads):

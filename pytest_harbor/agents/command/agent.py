@@ -25,7 +25,8 @@ from pytest_harbor.errors import (
     AgentError,
     TransferFailed,
 )
-from pytest_harbor.sandboxes.api import ExecResult, Sandbox, Upload
+from pytest_harbor.sandboxes.api import ExecResult, Sandbox
+from pytest_harbor.sandboxes.transfer_types import Upload
 from pytest_harbor.tasks.folder.plan_types import EpisodePlan
 from pytest_harbor.tasks.folder.templates import TEMPLATE
 

@@ -27,7 +27,8 @@ from typing import Any, Final, Literal, TypeAlias
 
 from pytest_harbor.agents.api import AgentResult, McpServer
 from pytest_harbor.errors import AgentError, SettingsError
-from pytest_harbor.sandboxes.api import INSTALL_FOLDER, User
+from pytest_harbor.sandboxes.environment import User
+from pytest_harbor.sandboxes.install_script import INSTALL_FOLDER
 
 DEFAULT_INSTALL_TIMEOUT_SECONDS: Final = 900.0
 AGENT_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")

@@ -8,7 +8,8 @@ from pytest_harbor.agents.api import AgentNeeds
 from pytest_harbor.agents.command import template
 from pytest_harbor.agents.command.declaration import AgentDeclaration
 from pytest_harbor.errors import Problem
-from pytest_harbor.sandboxes.api import InstallScript, NetworkMode
+from pytest_harbor.sandboxes.environment import NetworkMode
+from pytest_harbor.sandboxes.install_script import InstallScript
 from pytest_harbor.tasks.folder.templates import resolve
 
 

@@ -14,13 +14,10 @@ from pytest_harbor.agents.command.declaration import (
     UnsupportedServer,
 )
 from pytest_harbor.errors import AGENT_CONFIG_ERROR, AgentError
-from pytest_harbor.sandboxes.api import (
-    INSTALLED_VERSION,
-    ExecResult,
-    Sandbox,
-    Upload,
-    User,
-)
+from pytest_harbor.sandboxes.api import ExecResult, Sandbox
+from pytest_harbor.sandboxes.environment import User
+from pytest_harbor.sandboxes.install_script import INSTALLED_VERSION
+from pytest_harbor.sandboxes.transfer_types import Upload
 
 STEP_SECONDS: Final = 60.0
 """For one of these small commands."""

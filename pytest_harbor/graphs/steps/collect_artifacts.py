@@ -32,7 +32,7 @@ from pytest_harbor.graphs.universes import (
     file_key,
     save_universe,
 )
-from pytest_harbor.sandboxes.api import TransferLimits
+from pytest_harbor.sandboxes.transfer_types import TransferLimits
 from pytest_harbor.tasks.steps.model import CollectArtifacts
 
 if TYPE_CHECKING:

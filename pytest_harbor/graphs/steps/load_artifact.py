@@ -18,7 +18,7 @@ from pytest_harbor.graphs.payloads import file_tree
 from pytest_harbor.graphs.targets import sandbox_of
 from pytest_harbor.graphs.universes import read_universe
 from pytest_harbor.protocols import data_plane
-from pytest_harbor.sandboxes.api import Upload
+from pytest_harbor.sandboxes.transfer_types import Upload
 from pytest_harbor.tasks.steps.entries import LOCAL_VERSION, ArtifactEntry
 from pytest_harbor.tasks.steps.model import LoadArtifact
 from pytest_harbor.tasks.steps.sources import ArtifactRef, download_names

@@ -23,7 +23,7 @@ from pytest_harbor.errors import (
     SandboxStartFailed,
     UnsupportedByProvider,
 )
-from pytest_harbor.sandboxes.api import EnvironmentSpec, Tell
+from pytest_harbor.sandboxes.api import Tell
 from pytest_harbor.sandboxes.docker import compose_checks as checks
 from pytest_harbor.sandboxes.docker import compose_model, compose_project
 from pytest_harbor.sandboxes.docker.client import DaemonError, Engine
@@ -44,6 +44,7 @@ from pytest_harbor.sandboxes.docker.context import DOCKERFILE, BuildSource
 from pytest_harbor.sandboxes.docker.create import PIDS_LIMIT, STORAGE, refused_limit
 from pytest_harbor.sandboxes.docker.files import OPEN_FOLDERS
 from pytest_harbor.sandboxes.docker.images import Image, Images
+from pytest_harbor.sandboxes.environment import EnvironmentSpec
 from pytest_harbor.tasks.folder.model import MAIN_SERVICE
 
 NO_COMPOSE: Final = f"Docker Compose is needed and was not found: {REMEDY}"

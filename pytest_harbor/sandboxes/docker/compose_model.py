@@ -15,11 +15,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pytest_harbor.sandboxes.api import EnvironmentSpec, Limits
 from pytest_harbor.sandboxes.docker.compose_checks import REPLACED
 from pytest_harbor.sandboxes.docker.create import CPUS, STORAGE
 from pytest_harbor.sandboxes.docker.images import Image
 from pytest_harbor.sandboxes.docker.scripts import KEEP_ALIVE, MARKER, SHELL
+from pytest_harbor.sandboxes.environment import EnvironmentSpec, Limits
 from pytest_harbor.tasks.folder.artifact_paths import ARTIFACTS_FOLDER
 from pytest_harbor.tasks.folder.model import MAIN_SERVICE
 

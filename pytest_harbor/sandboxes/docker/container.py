@@ -21,15 +21,9 @@ from pytest_harbor.errors import (
 from pytest_harbor.sandboxes.api import (
     MAX_CAPTURED_BYTES,
     VERIFIER_TOOLS,
-    Download,
-    Downloaded,
     ExecResult,
-    Network,
     Process,
     Sandbox,
-    TransferLimits,
-    Upload,
-    User,
 )
 from pytest_harbor.sandboxes.docker import endings
 from pytest_harbor.sandboxes.docker import exec as execs
@@ -44,6 +38,13 @@ from pytest_harbor.sandboxes.docker.stream import ExecStream
 from pytest_harbor.sandboxes.docker.sweep import KEPT_SUFFIX
 from pytest_harbor.sandboxes.docker.transfers import Transfers
 from pytest_harbor.sandboxes.docker.waiting_shell import ExpectedCommand
+from pytest_harbor.sandboxes.environment import Network, User
+from pytest_harbor.sandboxes.transfer_types import (
+    Download,
+    Downloaded,
+    TransferLimits,
+    Upload,
+)
 
 
 class DockerSandbox(Sandbox):

@@ -9,12 +9,13 @@ from typing import Any
 import docker
 
 from pytest_harbor.errors import SandboxStartFailed
-from pytest_harbor.sandboxes.api import EnvironmentSpec, Upload
 from pytest_harbor.sandboxes.docker import files
 from pytest_harbor.sandboxes.docker.client import DaemonError, daemon_errors
 from pytest_harbor.sandboxes.docker.images import Image
 from pytest_harbor.sandboxes.docker.networks import Networks
 from pytest_harbor.sandboxes.docker.scripts import KEEP_ALIVE, MARKER, SHELL
+from pytest_harbor.sandboxes.environment import EnvironmentSpec
+from pytest_harbor.sandboxes.transfer_types import Upload
 
 PIDS_LIMIT = 4096
 """Processes and threads per container: stops a fork bomb, not a build with many jobs."""

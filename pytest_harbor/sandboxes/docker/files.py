@@ -22,15 +22,15 @@ from typing import IO, Any, cast
 import docker
 import requests
 
-from pytest_harbor.sandboxes.api import (
+from pytest_harbor.sandboxes.docker.client import NOT_FOUND, DaemonError, checked
+from pytest_harbor.sandboxes.transfer import pack, unpack
+from pytest_harbor.sandboxes.transfer_types import (
     NOT_THERE,
     Download,
     Downloaded,
     TransferLimits,
     Upload,
 )
-from pytest_harbor.sandboxes.docker.client import NOT_FOUND, DaemonError, checked
-from pytest_harbor.sandboxes.transfer import pack, unpack
 
 ARTIFACTS = "/logs/artifacts"
 OPEN_FOLDERS = ("/logs/agent", "/logs/verifier", ARTIFACTS)

@@ -18,12 +18,13 @@ import anyio.to_thread
 import docker
 
 from pytest_harbor.errors import SandboxStartFailed
-from pytest_harbor.sandboxes.api import EnvironmentSpec, Tell
+from pytest_harbor.sandboxes.api import Tell
 from pytest_harbor.sandboxes.docker import build
 from pytest_harbor.sandboxes.docker.build import Builder
 from pytest_harbor.sandboxes.docker.client import NOT_FOUND, DaemonError, Engine
 from pytest_harbor.sandboxes.docker.context import BuildSource, image_tag
 from pytest_harbor.sandboxes.docker.pull import pull
+from pytest_harbor.sandboxes.environment import EnvironmentSpec
 from pytest_harbor.sandboxes.machine import alone, shared_folder
 
 

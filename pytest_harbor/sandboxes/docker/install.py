@@ -11,13 +11,14 @@ from typing import Any, Final
 import docker
 
 from pytest_harbor.errors import SandboxStartFailed
-from pytest_harbor.sandboxes.api import TASK_LABEL, InstallScript, Tell
+from pytest_harbor.sandboxes.api import TASK_LABEL, Tell
 from pytest_harbor.sandboxes.docker.client import NOT_FOUND, DaemonError, Engine
 from pytest_harbor.sandboxes.docker.container import DockerSandbox
 from pytest_harbor.sandboxes.docker.context import REPOSITORY
 from pytest_harbor.sandboxes.docker.images import Image
 from pytest_harbor.sandboxes.docker.sweep import OWNER_LABEL, SESSION_LABEL
 from pytest_harbor.sandboxes.install import Installs, run_install
+from pytest_harbor.sandboxes.install_script import InstallScript
 
 AGENT_LABEL: Final = "pytest-harbor.agent"
 """Of an image with an agent's layer; its value is the agent's name."""

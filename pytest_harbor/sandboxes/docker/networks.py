@@ -9,9 +9,9 @@ from typing import Any, Final
 import docker
 
 from pytest_harbor.errors import SandboxLost
-from pytest_harbor.sandboxes.api import EnvironmentSpec, Network
 from pytest_harbor.sandboxes.docker.client import DaemonError, Engine, daemon_errors
 from pytest_harbor.sandboxes.docker.egress import BRIDGE, Egress, denied
+from pytest_harbor.sandboxes.environment import EnvironmentSpec, Network
 
 NO_NETWORK: Final = "none"
 

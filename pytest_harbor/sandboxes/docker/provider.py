@@ -24,16 +24,8 @@ from pytest_harbor.errors import (
     SandboxUnavailable,
     UnsupportedByProvider,
 )
-from pytest_harbor.sandboxes.api import (
-    TASK_LABEL,
-    Capabilities,
-    EnvironmentSpec,
-    Network,
-    Provider,
-    Swept,
-    Tell,
-    User,
-)
+from pytest_harbor.sandboxes.api import TASK_LABEL, Capabilities, Provider, Swept, Tell
+from pytest_harbor.sandboxes.environment import EnvironmentSpec, Network, User
 from pytest_harbor.settings import DEFAULT_EGRESS_IMAGE
 from pytest_harbor.tasks.folder.model import MAIN_SERVICE
 

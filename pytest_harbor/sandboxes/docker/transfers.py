@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pytest_harbor.errors import SandboxError, TransferFailed
-from pytest_harbor.sandboxes.api import (
+from pytest_harbor.sandboxes.docker import files
+from pytest_harbor.sandboxes.docker.client import DaemonError
+from pytest_harbor.sandboxes.docker.life import Life
+from pytest_harbor.sandboxes.transfer_types import (
     Download,
     Downloaded,
     TransferLimits,
     Upload,
 )
-from pytest_harbor.sandboxes.docker import files
-from pytest_harbor.sandboxes.docker.client import DaemonError
-from pytest_harbor.sandboxes.docker.life import Life
 
 
 class Transfers:

@@ -9,8 +9,9 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from pytest_harbor.errors import SandboxStartFailed
-from pytest_harbor.sandboxes.api import InstallScript, Tell
+from pytest_harbor.sandboxes.api import Tell
 from pytest_harbor.sandboxes.install import Installs
+from pytest_harbor.sandboxes.install_script import InstallScript
 from pytest_harbor.sandboxes.local.cache import Cache, cache_home
 
 

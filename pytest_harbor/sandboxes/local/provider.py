@@ -21,18 +21,10 @@ from pytest_harbor.errors import (
     TransferFailed,
     UnsupportedByProvider,
 )
-from pytest_harbor.sandboxes.api import (
-    Capabilities,
-    EnvironmentSpec,
-    InstallScript,
-    Provider,
-    Sandbox,
-    Swept,
-    Tell,
-    Upload,
-    User,
-)
+from pytest_harbor.sandboxes.api import Capabilities, Provider, Sandbox, Swept, Tell
+from pytest_harbor.sandboxes.environment import EnvironmentSpec, User
 from pytest_harbor.sandboxes.install import run_install
+from pytest_harbor.sandboxes.install_script import InstallScript
 from pytest_harbor.sandboxes.local import (
     guards,
     inplace,
@@ -61,6 +53,7 @@ from pytest_harbor.sandboxes.local.sandbox import (
     refuse_user,
 )
 from pytest_harbor.sandboxes.local.stack import Stack, overlays, part_name
+from pytest_harbor.sandboxes.transfer_types import Upload
 from pytest_harbor.settings import LocalMode
 
 _NOT_ENVIRONMENT = frozenset({"Dockerfile", "docker-compose.yaml"})

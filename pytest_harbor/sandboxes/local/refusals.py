@@ -5,7 +5,7 @@ from __future__ import annotations
 import pwd
 
 from pytest_harbor.errors import UnsupportedByProvider
-from pytest_harbor.sandboxes.api import EnvironmentSpec, User
+from pytest_harbor.sandboxes.environment import EnvironmentSpec, User
 from pytest_harbor.sandboxes.local.broker import joined
 
 

@@ -16,19 +16,16 @@ import anyio.to_thread
 
 from pytest_harbor.errors import SandboxLost, TransferFailed, UnsupportedByProvider
 from pytest_harbor.sandboxes import transfer
-from pytest_harbor.sandboxes.api import (
-    MAX_CAPTURED_BYTES,
-    Download,
-    Downloaded,
-    ExecResult,
-    Process,
-    Sandbox,
-    TransferLimits,
-    Upload,
-    User,
-)
+from pytest_harbor.sandboxes.api import MAX_CAPTURED_BYTES, ExecResult, Process, Sandbox
+from pytest_harbor.sandboxes.environment import User
 from pytest_harbor.sandboxes.local.broker import wire
 from pytest_harbor.sandboxes.local.client import BrokerClient, receive
+from pytest_harbor.sandboxes.transfer_types import (
+    Download,
+    Downloaded,
+    TransferLimits,
+    Upload,
+)
 
 OPEN_FOLDERS = ("/logs/agent", "/logs/verifier", "/logs/artifacts")
 """Writable for every user of the sandbox."""

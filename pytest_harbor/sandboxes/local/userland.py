@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from pytest_harbor.sandboxes.api import VERIFIER_TOOLS, EnvironmentSpec
+from pytest_harbor.sandboxes.api import VERIFIER_TOOLS
+from pytest_harbor.sandboxes.environment import EnvironmentSpec
 from pytest_harbor.sandboxes.local.broker import kernel
 from pytest_harbor.sandboxes.local.broker.main import HOLDER, READY
 from pytest_harbor.sandboxes.local.stack import Stack

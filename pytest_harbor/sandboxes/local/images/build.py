@@ -23,7 +23,8 @@ from pytest_harbor.errors import (
     TransferFailed,
     UnsupportedByProvider,
 )
-from pytest_harbor.sandboxes.api import EnvironmentSpec, Tell
+from pytest_harbor.sandboxes.api import Tell
+from pytest_harbor.sandboxes.environment import EnvironmentSpec
 from pytest_harbor.sandboxes.local.broker import joined
 from pytest_harbor.sandboxes.local.cache import Cache
 from pytest_harbor.sandboxes.local.images.context import Context, Owner

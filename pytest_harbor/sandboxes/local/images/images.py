@@ -19,7 +19,8 @@ from pytest_harbor.errors import (
     BuildFailed,
     UnsupportedByProvider,
 )
-from pytest_harbor.sandboxes.api import EnvironmentSpec, Tell
+from pytest_harbor.sandboxes.api import Tell
+from pytest_harbor.sandboxes.environment import EnvironmentSpec
 from pytest_harbor.sandboxes.install import Installs
 from pytest_harbor.sandboxes.local.cache import Cache, cache_home
 from pytest_harbor.sandboxes.local.images import rootfs
