@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from pytest_harbor.graphs.objects import ObjectStore
     from pytest_harbor.settings import Settings
 
+# Whoever reads a failure of a test wants the line of the test.
+__tracebackhide__ = True
+
 
 @pytest.fixture(scope="session")
 def harbor_object_store(

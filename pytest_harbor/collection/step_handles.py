@@ -26,7 +26,11 @@ if TYPE_CHECKING:
     from pytest_harbor.graphs.open_run import OpenRun
     from pytest_harbor.graphs.result import StepRunResult
     from pytest_harbor.protocols.mcp import ToolResult
+    from pytest_harbor.sandboxes.output import Masker
     from pytest_harbor.tasks.steps.step import Step
+
+# Whoever reads a failure of a test wants the line of the test.
+__tracebackhide__ = True
 
 Call = Callable[..., Any]
 """``call(async_function, *args)``: runs it and returns, or gives something to await."""
@@ -95,7 +99,7 @@ class StepRunHandle:
     def _step(self, type_name: str, fields: Mapping[str, Any]) -> Step:
         from pytest_harbor.tasks.findings import Findings
         from pytest_harbor.tasks.steps.model import STEP_TYPES
-        from pytest_harbor.tasks.steps.read_steps import read_steps
+        from pytest_harbor.tasks.steps.read_steps import place, read_steps
 
         parts = self.opened.parts
         self._numbers[type_name] += 1
@@ -107,10 +111,13 @@ class StepRunHandle:
         }
         own = {name: one.model for name, one in parts.step_types.items()}
         found = Findings()
-        steps = read_steps([raw], "", parts.bundle, {**STEP_TYPES, **own}, found)
+        types = {**STEP_TYPES, **own}
+        steps = read_steps([raw], type_name, parts.bundle, types, found)
         found.make_strict()
         if found.problems:
-            raise SettingsError("\n".join(problem.what for problem in found.problems))
+            where = place(type_name, 1, raw["id"])  # there is no file with it
+            lines = [str(one).replace(where, type_name, 1) for one in found.problems]
+            raise SettingsError("\n".join(lines))
         return steps.steps[0]
 
     @property
@@ -223,7 +230,8 @@ class AgentHandle:
         before = len(self.run.context.prompt_responses)
         fields.setdefault("prompt_id", f"prompt-{before + 1}")
         await self.run.execute("prompt_agent", {"agent_name": self.name, **fields})
-        return self.run.response(fields["prompt_id"])
+        response = self.run.response(fields["prompt_id"])
+        return _masked(response, self.run.opened.parts.masker)
 
     async def _collect(self, fields: dict[str, Any]) -> dict[str, bytes]:
         step = await self.run.execute(
@@ -235,6 +243,18 @@ class AgentHandle:
             name: await store.get(url)
             for name, url in collected[step.id]["artifacts"].items()
         }
+
+
+def _masked(response: PromptResponse, masker: Masker) -> PromptResponse:
+    """A reply as pytest may print it: assertions show what they compare."""
+    from pytest_harbor.graphs.context import (
+        RunContext,
+        context_from_plain,
+        context_to_plain,
+    )
+
+    alone = RunContext("", prompt_responses=[response])
+    return context_from_plain(context_to_plain(alone, masker)).prompt_responses[0]
 
 
 @dataclass(frozen=True)

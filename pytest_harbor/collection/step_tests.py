@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ from pytest_harbor.collection.places import run_places
 from pytest_harbor.collection.step_files import StepTaskFile, bundle, load, step_types
 from pytest_harbor.collection.step_handles import Call, StepRunHandle
 from pytest_harbor.collection.step_running import StepRequest, providers_of, run
-from pytest_harbor.errors import SettingsError
+from pytest_harbor.errors import HarborError, SettingsError
 from pytest_harbor.sandboxes.choose import LOCAL, provider_name
 from pytest_harbor.tasks.steps.files import is_bundle
 
@@ -32,9 +32,41 @@ if TYPE_CHECKING:
 
 
 def caller(request: pytest.FixtureRequest) -> Call:
-    """How handles of this test reach the event loop: blocking, or awaited."""
-    bridge = sessions.of(request.config).bridge
-    return bridge.run_from_loop if is_async_test(request) else bridge.run
+    """How handles of this test reach the event loop: blocking, or awaited.
+
+    Errors of ours come without the frames between the test's line and what they say,
+    unless asked for (``--harbor-debug``).
+    """
+    session = sessions.of(request.config)
+    bridge, is_debug = session.bridge, session.settings.debug
+
+    def run(function: Callable[..., Any], *args: Any) -> Any:
+        __tracebackhide__ = True
+        try:
+            return bridge.run(function, *args)
+        except HarborError as error:
+            if is_debug:
+                raise
+            bare = _bare(error)
+        raise bare
+
+    async def run_from_loop(function: Callable[..., Any], *args: Any) -> Any:
+        __tracebackhide__ = True
+        try:
+            return await bridge.run_from_loop(function, *args)
+        except HarborError as error:
+            if is_debug:
+                raise
+            bare = _bare(error)
+        raise bare
+
+    return run_from_loop if is_async_test(request) else run
+
+
+def _bare(error: HarborError) -> HarborError:
+    """The error without its past: its text says what happened."""
+    error.__cause__ = error.__context__ = None
+    return error.with_traceback(None)
 
 
 def run_of_test(

@@ -85,3 +85,30 @@ def test_a_python_test_deploys_one(desk: Project) -> None:
         "    assert clerk.prompt('hello').response == 'hello'\n",
     )
     desk.run().assert_outcomes(passed=1)
+
+
+def test_a_python_test_keeps_its_secrets(
+    desk: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = "squeamish-ossifrage"
+    monkeypatch.setenv("MY_KEY", secret)
+    run = ["sh", "-c", "echo $KEY; echo $KEY >&2"]
+    script = {"answers": [{"do": [{"run": run, "save": "said"}], "answer": "{{said}}"}]}
+    desk.file(
+        "test_talk.py",
+        f"""
+import json
+
+def test_talk(deployed_agent):
+    script = {json.dumps(json.dumps(script))}
+    variables = {{"SCRIPTED_AGENT": script, "KEY": "${{MY_KEY}}"}}
+    clerk = deployed_agent("scripted", env_vars=variables)
+    assert clerk.prompt("hello").response == "no secret"
+""",
+    )
+    result = desk.run()
+    result.assert_outcomes(failed=1)
+    result.stdout.no_fnmatch_line(f"*{secret}*")
+    files = [path for path in desk.latest.resolve().rglob("*") if path.is_file()]
+    assert any("trajectory-" in path.name for path in files)
+    assert not [path for path in files if secret.encode() in path.read_bytes()]

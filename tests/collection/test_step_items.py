@@ -411,6 +411,44 @@ async def test_async(harbor_run):
     doing.run("-p", "anyio", "-k", "not trio").assert_outcomes(passed=3)
 
 
+@pytest.mark.parametrize("call", ["harbor_run.step", "await harbor_run.step"])
+def test_a_failure_by_hand_shows_the_line_of_the_test(doing: Project, call: str):
+    is_async = call.startswith("await")
+    marker = "@pytest.mark.anyio\nasync " if is_async else ""
+    lines = (
+        f"{marker}def test_it(harbor_run):\n    {call}('do', fails='no such door')\n"
+    )
+    doing.file("test_it.py", f"import pytest\n{lines}")
+    options = ("-p", "anyio", "-k", "not trio")
+    result = doing.run(*options)
+    result.stdout.fnmatch_lines(
+        [
+            f">       {call}('do', fails='no such door')",
+            "E       pytest_harbor.errors.StepError: no such door",
+            "",
+            "test_it.py:*: StepError",
+        ],
+        consecutive=True,
+    )
+    result.stdout.no_fnmatch_line("*/pytest_harbor/*")
+    debugged = doing.run(*options, "--harbor-debug")
+    debugged.stdout.fnmatch_lines(["*/pytest_harbor/graphs/open_run.py:*"])
+
+
+def test_bad_fields_by_hand_are_named(doing: Project):
+    doing.file(
+        "test_it.py",
+        "def test_it(harbor_run):\n    harbor_run.step('do', scoer=1, times='x')\n",
+    )
+    doing.run().stdout.fnmatch_lines(
+        [
+            "E       pytest_harbor.errors.SettingsError: do: times: must be an integer*",
+            "E       do: unknown key 'scoer' (did you mean 'score'[?])",
+        ],
+        consecutive=True,
+    )
+
+
 def test_a_judge_of_the_project(doing: Project):
     doing.file(
         "conftest.py",

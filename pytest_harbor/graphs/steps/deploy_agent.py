@@ -83,6 +83,7 @@ def _launch(step: DeployAgent, run: StepRun) -> AgentLaunch:
     if env.missing:
         names = ", ".join(name for name, _ in env.missing)
         raise TaskRefused(f"env_vars needs {names}, which is not set")
+    run.masker.add(*env.secrets)  # a step of a Python test: no task told of it before
     return launch_of(step, agent_id, run.settings, env.values)
 
 
