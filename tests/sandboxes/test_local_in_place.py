@@ -341,8 +341,8 @@ BROKER_IS_KILLED = """
                         user=USER)
         while live("sleep 3400") < 2:
             await anyio.sleep(0.01)
-        os.kill(provider._ready.broker._process.pid, signal.SIGKILL)
-        provider._ready.broker._process.wait()
+        os.kill(provider._base.broker._process.pid, signal.SIGKILL)
+        provider._base.broker._process.wait()
         left = live("sleep 3400")
         END
     anyio.run(main)

@@ -63,7 +63,7 @@ def test_start_that_is_cancelled_leaves_no_process():
 
     async def main():
         provider = await _provider()
-        ready = provider._ready
+        ready = provider._base
         broker = ready.broker._process.pid
         cut_short = 0
         try:
@@ -93,7 +93,7 @@ from pytest_harbor.sandboxes.local.provider import LocalProvider
 async def main():
     provider = LocalProvider()
     await provider.probe()
-    ready = provider._ready
+    ready = provider._base
     print(ready.folder, flush=True)
     async def start():
         await provider.start(EnvironmentSpec(network="no-network"), name="t", labels={})
@@ -203,7 +203,7 @@ def test_program_that_cannot_be_started_is_named():
         provider = await _provider()
         try:
             request = {"op": "start", "place": "x", "namespaces": 0}
-            channel = provider._ready.broker.request({**request, "argv": ["/no/such"]})
+            channel = provider._base.broker.request({**request, "argv": ["/no/such"]})
             with channel:
                 return await receive(channel)
         finally:
@@ -218,7 +218,7 @@ def test_a_broker_that_was_killed_costs_its_sandboxes_and_no_later_one():
         provider = await _provider()
         try:
             lost = await provider.start(SPEC, name="lost", labels={})
-            broker = provider._ready.broker._process
+            broker = provider._base.broker._process
             broker.kill()
             broker.wait()
             with pytest.raises(SandboxLost):

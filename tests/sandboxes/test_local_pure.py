@@ -16,7 +16,7 @@ from pytest_harbor.sandboxes.environment import EnvironmentSpec
 from pytest_harbor.sandboxes.local import etc, inplace, probing, userland
 from pytest_harbor.sandboxes.local.broker import joined, wire
 from pytest_harbor.sandboxes.local.provider import LocalProvider
-from pytest_harbor.sandboxes.local.sandbox import refuse_user
+from pytest_harbor.sandboxes.local.refusals import refuse_user
 
 LAND = userland.Userland("/bwrap", Path("/copy/etc"), None, False, None)
 

@@ -154,7 +154,7 @@ async def main():
     print(done.stdout)
     public = await provider.start(EnvironmentSpec(), name="t", labels={})
     print((await public.exec("echo public")).output.strip())
-    folder = provider._ready.folder
+    folder = provider._base.folder
     print(folder.exists())
     await provider.aclose()
     print(folder.exists())

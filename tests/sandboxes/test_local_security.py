@@ -314,7 +314,7 @@ async def main():
     await provider.probe()
     box = await provider.start(EnvironmentSpec(network="no-network"), name="t", labels={})
     await box.spawn("setsid sleep 4200 & sleep 4201")
-    ready = provider._ready
+    ready = provider._base
     print(json.dumps([ready.broker._process.pid, str(ready.folder)]), flush=True)
     await anyio.sleep_forever()
 
@@ -403,7 +403,7 @@ def test_closing_the_provider_ends_everything(tmp_path):
             EnvironmentSpec(network="no-network"), name="t", labels={}
         )
         await sandbox.spawn("sleep 4300")
-        ready = provider._ready
+        ready = provider._base
         processes = _processes_below(ready.broker._process.pid)
         await provider.aclose()
         await provider.aclose()
@@ -427,7 +427,7 @@ def test_nothing_grows_with_the_number_of_sandboxes(bench):
             await sandbox.stop()
 
     def counts():
-        broker = bench.provider._ready.broker._process.pid
+        broker = bench.provider._base.broker._process.pid
         return [
             len(bench.provider._sandboxes),
             len(list(Path("/proc/self/fd").iterdir())),
@@ -443,7 +443,7 @@ def test_nothing_grows_with_the_number_of_sandboxes(bench):
 
 
 def test_two_processes_serve_a_sandbox_however_much_is_asked(bench, fresh_box):
-    broker = bench.provider._ready.broker._process.pid
+    broker = bench.provider._base.broker._process.pid
 
     async def ask(number):
         for _ in range(number):
@@ -486,7 +486,7 @@ def test_an_agent_that_keeps_making_the_file_is_not_in_the_way(bench, fresh_box)
 
 
 def test_a_process_that_was_killed_is_replaced(bench, fresh_box):
-    broker = bench.provider._ready.broker._process.pid
+    broker = bench.provider._base.broker._process.pid
     bench.portal.call(fresh_box.read_bytes, "/etc/passwd")
     names = {
         int(pid): Path(f"/proc/{pid}/comm").read_text() for pid in _children(broker)

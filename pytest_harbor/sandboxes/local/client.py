@@ -14,7 +14,7 @@ from pathlib import Path
 import anyio
 
 import pytest_harbor
-from pytest_harbor.errors import SandboxLost, SandboxUnavailable
+from pytest_harbor.errors import SandboxLost, SandboxUnavailable, UnsupportedByProvider
 from pytest_harbor.sandboxes.local.broker import wire
 
 _PROGRAM = (
@@ -105,6 +105,22 @@ class BrokerClient:
             theirs.close()
             os.close(owner)
         return ours
+
+    async def reply(self, channel: socket.socket) -> wire.Message:
+        """The next reply on the channel of a request.
+
+        Raises:
+            SandboxLost: the broker is gone, or the sandbox cannot run anything.
+            UnsupportedByProvider: what was asked for cannot be done.
+        """
+        message = await receive(channel)
+        if message is None:
+            raise SandboxLost(self.epitaph())
+        if "lost" in message:
+            raise SandboxLost(f"the sandbox cannot run anything: {message['lost']}")
+        if "refused" in message:
+            raise UnsupportedByProvider(f"local sandbox: {message['refused']}")
+        return message
 
     @property
     def has_ended(self) -> bool:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import os
-import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
@@ -18,7 +16,6 @@ from pytest_harbor.errors import (
     SandboxLost,
     SandboxStartFailed,
     SandboxUnavailable,
-    TransferFailed,
     UnsupportedByProvider,
 )
 from pytest_harbor.sandboxes.api import Capabilities, Provider, Sandbox, Swept, Tell
@@ -31,44 +28,27 @@ from pytest_harbor.sandboxes.local import (
     installs,
     probing,
     shelf,
+    starting,
     userland,
 )
-from pytest_harbor.sandboxes.local.broker import wire
-from pytest_harbor.sandboxes.local.client import BrokerClient, receive
-from pytest_harbor.sandboxes.local.etc import copy_etc
+from pytest_harbor.sandboxes.local.base import Base
 from pytest_harbor.sandboxes.local.ground import PLACES, Ground
-from pytest_harbor.sandboxes.local.images.build import Workshop, empty_tar
+from pytest_harbor.sandboxes.local.images.build import Workshop
 from pytest_harbor.sandboxes.local.images.images import Image, LocalImages
 from pytest_harbor.sandboxes.local.refusals import (
     has_image,
     image_key,
     refuse_compose,
     refuse_unknown_user,
+    refuse_user,
     refuse_wandering,
 )
-from pytest_harbor.sandboxes.local.sandbox import (
-    OPEN_FOLDERS,
-    Facts,
-    LocalSandbox,
-    refuse_user,
-)
+from pytest_harbor.sandboxes.local.sandbox import LocalSandbox
 from pytest_harbor.sandboxes.local.stack import Stack, overlays, part_name
 from pytest_harbor.sandboxes.transfer_types import Upload
 from pytest_harbor.settings import LocalMode
 
 _NOT_ENVIRONMENT = frozenset({"Dockerfile", "docker-compose.yaml"})
-_numbers = itertools.count(1)
-
-
-@dataclass(frozen=True)
-class _Ready:
-    """What the provider found and made on first use."""
-
-    folder: Path
-    broker: BrokerClient
-    bwrap: probing.Bwrap | None
-    land: userland.Userland | None
-    """``None`` in in-place mode."""
 
 
 class LocalProvider(Provider):
@@ -82,7 +62,7 @@ class LocalProvider(Provider):
         self._mode = mode
         self._images = LocalImages(images)
         self._probing = anyio.Lock()
-        self._ready: _Ready | None = None
+        self._base: Base | None = None
         self._found: Capabilities | None = None
         self._sandboxes: list[LocalSandbox] = []
         self._installs = installs.LocalInstalls()
@@ -128,15 +108,9 @@ class LocalProvider(Provider):
         return probing.namespace_capabilities(bwrap)
 
     def _prepare(self, bwrap: probing.Bwrap | None) -> None:
-        folder = shelf.new_folder()
-        broker = BrokerClient(folder)
-        broker.start()  # it comes up while the userland is made
-        land = None if bwrap is None else _make_userland(bwrap, folder)
-        previous = self._ready
-        self._ready = _Ready(folder, broker, bwrap, land)
+        previous, self._base = self._base, Base.make(bwrap)
         if previous is not None:
-            previous.broker.close()
-            shelf.remove_folder(previous.folder)
+            previous.close()
 
     def check(self, spec: EnvironmentSpec, users: Sequence[User | None]) -> None:
         refuse_compose(spec)
@@ -175,7 +149,7 @@ class LocalProvider(Provider):
         found = await self.probe()
         if not found.available:
             raise SandboxUnavailable(found.reason)
-        if self._ready is None:
+        if self._base is None:
             raise SandboxUnavailable("this local provider was closed")
         await self._revive()
         self.check(spec, ())
@@ -195,9 +169,9 @@ class LocalProvider(Provider):
         Its sandboxes are lost with it, but not every episode that follows.
         """
         async with self._probing:
-            ready = self._ready
-            if ready is not None and ready.broker.has_ended:
-                await anyio.to_thread.run_sync(self._prepare, ready.bwrap)
+            base = self._base
+            if base is not None and base.broker.has_ended:
+                await anyio.to_thread.run_sync(self._prepare, base.bwrap)
 
     async def _start_within(
         self,
@@ -247,23 +221,23 @@ class LocalProvider(Provider):
         """
         if not has_image(spec):
             return None
-        ready = self._ready
-        assert ready is not None
-        assert ready.land is not None
+        base = self._base
+        assert base is not None
+        assert base.land is not None
         inside = EnvironmentSpec(
             build_context=spec.build_context, files=spec.files, workdir="/"
         )
 
-        async def start(stack: Stack, name: str) -> LocalSandbox:
+        async def start_on(stack: Stack, name: str) -> LocalSandbox:
             return await self._start_namespaces(inside, name, stack=stack)
 
-        skeleton = guards.skeleton(ready.folder)
-        arguments = userland.command_line(ready.land, inside, ())
+        skeleton = guards.skeleton(base.folder)
+        arguments = userland.command_line(base.land, inside, ())
         workshop = Workshop(
             skeleton,
-            ready.land.path,
+            base.land.path,
             tuple(part_name(place) for place in overlays(arguments(Stack(skeleton)))),
-            start,
+            start_on,
         )
         return await self._images.ready(spec, workshop, tell)
 
@@ -301,7 +275,7 @@ class LocalProvider(Provider):
 
     @property
     def _is_in_place(self) -> bool:
-        return self._ready is not None and self._ready.land is None
+        return self._base is not None and self._base.land is None
 
     async def _take_ground(self, spec: EnvironmentSpec) -> Ground:
         ground = Ground()
@@ -316,23 +290,8 @@ class LocalProvider(Provider):
     async def _start_in_place(
         self, spec: EnvironmentSpec, name: str
     ) -> inplace.InPlaceSandbox:
-        ready = self._ready
-        assert ready is not None
-        workdir = spec.workdir or userland.DEFAULT_WORKDIR
-        await anyio.Path(workdir).mkdir(parents=True, exist_ok=True)
-        identity = _identity(name)
-        request = {"op": "settle", "place": identity}
-        channel = ready.broker.request(request)
-        await _await_start(ready.broker, channel, name)
-        facts = Facts(
-            id=identity,
-            workdir=workdir,
-            env={"PATH": inplace.command_path(), **spec.env},
-            tools=inplace.found_tools(),
-            enter="the sandbox is this container itself",
-            one_uid=False,
-        )
-        sandbox = inplace.InPlaceSandbox(ready.broker, channel, facts, spec.user)
+        assert self._base is not None
+        sandbox = await starting.in_place(self._base, spec, name)
         self._remember(sandbox)
         return sandbox
 
@@ -345,45 +304,13 @@ class LocalProvider(Provider):
         stack: Stack | None = None,
     ) -> LocalSandbox:
         """Start one; ``stack`` is given for the build of an image."""
-        ready = self._ready
-        assert ready is not None
-        land = ready.land
-        assert land is not None
-        own_network = spec.network == "no-network"
-        arguments = userland.command_line(land, spec, binds)
-        if image is not None:
-            skeleton = guards.skeleton(ready.folder)
-            stack = Stack(skeleton, image.base, image.layers)
-        if stack is not None:
-            stack = guards.guarded(arguments, stack, ready.folder, land.etc)
-        identity = _identity(name)
-        request = {
-            "op": "start",
-            "place": identity,
-            "namespaces": userland.namespaces(
-                rootless=land.rootless, own_network=own_network
-            ),
-            "argv": arguments(stack),
-        }
-        channel = ready.broker.request(request)
-        reply = await _await_start(ready.broker, channel, name)
-        said = image or Image(None, workdir=userland.DEFAULT_WORKDIR)
-        facts = Facts(
-            id=identity,
-            workdir=spec.workdir or said.workdir,
-            env={"PATH": land.path, **said.env, **spec.env},
-            tools=frozenset(reply["tools"]),
-            enter=_how_to_enter(reply["pid"], land.rootless, own_network),
-            own_network=own_network,
-            one_uid=land.rootless,
-            start_command=said.start_command,
-            warnings=said.notes,
+        assert self._base is not None
+        sandbox = await starting.in_namespaces(
+            self._base, spec, name, binds=binds, image=image, stack=stack
         )
-        user = said.user if spec.user is None else spec.user
-        sandbox = LocalSandbox(ready.broker, channel, facts, user)
         self._remember(sandbox)
         if image is not None:
-            await _make_places(sandbox)
+            await starting.make_places(sandbox)
         return sandbox
 
     def _remember(self, sandbox: LocalSandbox) -> None:
@@ -407,58 +334,9 @@ class LocalProvider(Provider):
             for sandbox in self._sandboxes:
                 await sandbox.stop()
             self._sandboxes = []
-            ready, self._ready = self._ready, None
-            if ready is not None:
-                await ready.broker.aclose()
-                await anyio.to_thread.run_sync(shelf.remove_folder, ready.folder)
-
-
-async def _make_places(sandbox: LocalSandbox) -> None:
-    """The folders of a task, made from inside: an image's links end there."""
-    try:
-        with empty_tar() as nothing:
-            folders = [sandbox.workdir]
-            await sandbox.put(nothing, folders=folders, empty=OPEN_FOLDERS)
-    except BaseException as error:
-        await sandbox.stop()
-        if isinstance(error, TransferFailed):
-            raise SandboxStartFailed(str(error), is_final=True) from error
-        raise
-
-
-def _make_userland(bwrap: probing.Bwrap, folder: Path) -> userland.Userland:
-    copy_etc(Path("/etc"), folder / "etc")
-    rootless = os.geteuid() != 0
-    skeleton = folder / "over" if rootless else None
-    if skeleton is not None:
-        userland.make_skeleton(skeleton)
-    return userland.Userland(
-        bwrap=str(bwrap.path),
-        etc=folder / "etc",
-        skeleton=skeleton,
-        rootless=rootless,
-        prefix=userland.interpreter_prefix(),
-        has_env_signals=userland.env_ignores_signals(),
-    )
-
-
-async def _await_start(
-    broker: BrokerClient, channel: socket.socket, name: str
-) -> wire.Message:
-    try:
-        reply = await receive(channel)
-    except BaseException:
-        channel.close()
-        raise
-    if reply is not None and "pid" in reply:
-        return reply
-    channel.close()
-    why = broker.epitaph() if reply is None else reply["error"]
-    raise SandboxStartFailed(f"sandbox {name} did not start: {why}")
-
-
-def _identity(name: str) -> str:
-    return f"{name}-{os.getpid()}-{next(_numbers)}"
+            base, self._base = self._base, None
+            if base is not None:
+                await base.aclose()
 
 
 def _normal(path: str) -> str:
@@ -468,10 +346,3 @@ def _normal(path: str) -> str:
 
 def _is_below(path: str, places: Sequence[str]) -> bool:
     return any(path == place or path.startswith(f"{place}/") for place in places)
-
-
-def _how_to_enter(pid: int, rootless: bool, own_network: bool) -> str:
-    options = "-m -p -i -u" + (" -n" if own_network else "")
-    if rootless:
-        options += " -U --preserve-credentials"
-    return f"nsenter -t {pid} {options} /bin/sh   (to remove it: kill -9 {pid})"

@@ -58,3 +58,17 @@ def refuse_unknown_user(user: User | None) -> None:
             "/etc/passwd, and there is none of that name; "
             "add it here, or use --harbor-sandbox docker"
         ) from None
+
+
+def refuse_user(user: User | None, *, one_uid: bool) -> None:
+    """Raises UnsupportedByProvider for a user that no local sandbox can switch to."""
+    if isinstance(user, str) and ":" in user:
+        raise UnsupportedByProvider(
+            f"user = {user!r}: the local sandbox does not know name:group; "
+            "name the user alone, or use --harbor-sandbox docker"
+        )
+    if one_uid and user not in (None, 0, "0", "root"):
+        raise UnsupportedByProvider(
+            f"user = {user!r}: the local sandbox of a normal user has root alone "
+            "(one uid); run as root, or use --harbor-sandbox docker"
+        )

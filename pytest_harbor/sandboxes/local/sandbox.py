@@ -20,6 +20,8 @@ from pytest_harbor.sandboxes.api import MAX_CAPTURED_BYTES, ExecResult, Process,
 from pytest_harbor.sandboxes.environment import User
 from pytest_harbor.sandboxes.local.broker import wire
 from pytest_harbor.sandboxes.local.client import BrokerClient, receive
+from pytest_harbor.sandboxes.local.process import LocalProcess
+from pytest_harbor.sandboxes.local.refusals import refuse_user
 from pytest_harbor.sandboxes.transfer_types import (
     Download,
     Downloaded,
@@ -46,47 +48,6 @@ class Facts:
     own_network: bool = False
     start_command: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
-
-
-class LocalProcess(Process):
-    """A command under way: its channel, and its result once it is known."""
-
-    def __init__(self, broker: BrokerClient, channel: socket.socket) -> None:
-        self._broker = broker
-        self._channel = channel
-        self._lock = anyio.Lock()
-        self._result: ExecResult | None = None
-
-    async def started(self) -> None:
-        """Wait for the announcement. Raises SandboxLost, UnsupportedByProvider."""
-        async with self._lock:
-            _refuse(await receive(self._channel), self._broker)
-
-    async def wait(self) -> ExecResult:
-        async with self._lock:
-            if self._result is None:
-                message = _refuse(await receive(self._channel), self._broker)
-                self._result = ExecResult(
-                    exit_code=message.get("status"),
-                    stdout=message["stdout"],
-                    stderr=message["stderr"],
-                    timed_out="timed_out" in message,
-                    truncated=message["truncated"],
-                    seconds=message["seconds"],
-                )
-                self.close()
-            return self._result
-
-    async def kill(self) -> None:
-        if self._result is not None:
-            return
-        with contextlib.suppress(OSError):
-            wire.send(self._channel, {"op": "kill"})
-        await self.wait()
-
-    def close(self) -> None:
-        """Let go of the command; one that still runs is killed."""
-        self._channel.close()
 
 
 @dataclass
@@ -225,7 +186,7 @@ class LocalSandbox(Sandbox):
     ) -> wire.Message:
         channel = self._request(message, descriptors)
         try:
-            return _refuse(await receive(channel), self._broker)
+            return await self._broker.reply(channel)
         finally:
             channel.close()
 
@@ -349,30 +310,6 @@ class LocalSandbox(Sandbox):
 
     def how_to_enter(self) -> str:
         return self._facts.enter
-
-
-def refuse_user(user: User | None, *, one_uid: bool) -> None:
-    """Raises UnsupportedByProvider for a user that no local sandbox can switch to."""
-    if isinstance(user, str) and ":" in user:
-        raise UnsupportedByProvider(
-            f"user = {user!r}: the local sandbox does not know name:group; "
-            "name the user alone, or use --harbor-sandbox docker"
-        )
-    if one_uid and user not in (None, 0, "0", "root"):
-        raise UnsupportedByProvider(
-            f"user = {user!r}: the local sandbox of a normal user has root alone "
-            "(one uid); run as root, or use --harbor-sandbox docker"
-        )
-
-
-def _refuse(message: wire.Message | None, broker: BrokerClient) -> wire.Message:
-    if message is None:
-        raise SandboxLost(broker.epitaph())
-    if "lost" in message:
-        raise SandboxLost(f"the sandbox cannot run anything: {message['lost']}")
-    if "refused" in message:
-        raise UnsupportedByProvider(f"local sandbox: {message['refused']}")
-    return message
 
 
 def _paths(*logs: Path | None) -> list[Path]:

@@ -43,7 +43,7 @@ from pytest_harbor.sandboxes.local.images.recipe import (
     this_platform,
 )
 from pytest_harbor.sandboxes.local.installs import this_machine
-from pytest_harbor.sandboxes.local.sandbox import refuse_user
+from pytest_harbor.sandboxes.local.refusals import refuse_user
 from pytest_harbor.sandboxes.local.userland import SYSTEM_PATH
 
 
