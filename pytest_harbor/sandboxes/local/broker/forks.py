@@ -96,7 +96,7 @@ def run_commands(proc: int) -> Work:
             message, (channel_number, *descriptors) = received
             channel = socket.socket(fileno=channel_number)
             if problem:
-                _reply(channel, {"lost": problem})
+                wire.reply(channel, {"lost": problem})
                 return
             watcher = command.Watcher(
                 channel, proc, sandbox.init_pid, sandbox.init_pidfd
@@ -104,11 +104,11 @@ def run_commands(proc: int) -> Work:
             try:
                 reply = watcher.run(command.Command.parse(message), descriptors)
             except BaseException as error:  # noqa: BLE001  # whoever waits must hear of it
-                _reply(channel, {"lost": f"{type(error).__name__}: {error}"})
+                wire.reply(channel, {"lost": f"{type(error).__name__}: {error}"})
                 return
             # In this order: who has the reply may ask for the next command at once.
             wire.send(line, {"idle": True})
-            _reply(channel, reply)
+            wire.reply(channel, reply)
             watcher.bury()
             channel.close()
             kernel.close_all_but(keep)
@@ -155,10 +155,3 @@ def _move(message: wire.Message, descriptors: list[int]) -> wire.Message:
         ]
         return {"results": results}
     raise ValueError(f"unknown request {message['op']!r}")
-
-
-def _reply(channel: socket.socket, message: wire.Message) -> None:
-    try:
-        wire.send(channel, message)
-    except OSError:
-        return

@@ -1,4 +1,4 @@
-"""The broker's loop: start sandboxes, fork what joins them, end them.
+"""The broker: start sandboxes, have work done in them, end them.
 
 Every request brings a channel of its own, and the reply goes there. The channel of a
 sandbox is its life line: the sandbox ends when the other end closes. When the socket to the
@@ -15,17 +15,17 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from pytest_harbor.sandboxes.local.broker import (
     files,
-    forks,
     kernel,
     launch,
     processes,
     wire,
 )
+from pytest_harbor.sandboxes.local.broker.jobs import Jobs
+from pytest_harbor.sandboxes.local.broker.loop import Loop
+from pytest_harbor.sandboxes.local.broker.place import Place
 
 READY = "ready"
 HOLDER = "sleep"
@@ -34,53 +34,16 @@ _HOLDER_SECONDS = 0.5
 _MAX_SAID_BYTES = 16 * 1024
 
 
-@dataclass
-class Place:
-    """A sandbox, or (without bubblewrap) the container that we are in."""
-
-    channel: socket.socket
-    namespaces: int
-    bwrap: int = 0
-    said: int = -1
-    """Pipe with what bubblewrap and the holder print until it is ready."""
-    status: int = -1
-    """Pipe with bubblewrap's JSON."""
-    init_pid: int | None = None
-    init_pidfd: int | None = None
-    text: bytes = b""
-    is_ready: bool = False
-    is_stopping: bool = False
-    jobs: set[int] = field(default_factory=set)
-    runner: forks.Fork | None = None
-    """Watches over commands, and has nothing to do right now."""
-    mover: forks.Fork | None = None
-    """Moves files, and has nothing to do right now."""
-
-    @property
-    def sandbox(self) -> forks.Sandbox:
-        """What a process must know to work in it."""
-        return forks.Sandbox(self.namespaces, self.init_pid, self.init_pidfd)
-
-
-@dataclass
-class Job:
-    """A forked process that works in a place and replies on its channel."""
-
-    channel: socket.socket
-    place: str
-
-
 class Broker:
-    """State and loop of the broker process."""
+    """The broker process: its sandboxes, and what is asked of it."""
 
     def __init__(self, owner: socket.socket, owner_pidfd: int) -> None:
         self._owner = owner
         self._owner_pidfd = owner_pidfd
         self._places: dict[str, Place] = {}
-        self._jobs: dict[int, Job] = {}
-        self._actions: dict[int, Callable[[], None]] = {}
-        self._poll = select.poll()
+        self._loop = Loop()
         self._proc = processes.open_proc()
+        self._jobs = Jobs(self._loop, self._proc)
         self._running = True
         wake, woken = os.pipe()
         os.set_blocking(wake, False)
@@ -88,40 +51,21 @@ class Broker:
         self._wake = wake
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
-        self._watch(wake, select.POLLIN, self._reap)
-        self._watch(owner.fileno(), select.POLLIN, self._serve)
-        self._watch(owner_pidfd, select.POLLIN, self._quit)
+        self._loop.watch(wake, select.POLLIN, self._reap)
+        self._loop.watch(owner.fileno(), select.POLLIN, self._serve)
+        self._loop.watch(owner_pidfd, select.POLLIN, self._quit)
 
     def run(self) -> None:
         """Serve until the owner is gone, then end everything."""
         while self._running:
-            self._turn(None)
-        self._forget(self._owner.fileno())
-        self._forget(self._owner_pidfd)
+            self._loop.turn(None)
+        self._loop.forget(self._owner.fileno())
+        self._loop.forget(self._owner_pidfd)
         for place in list(self._places.values()):
             self._end_place(place)
-        while self._places and self._turn(_GIVE_UP_MS):
+        while self._places and self._loop.turn(_GIVE_UP_MS):
             pass
         processes.kill_all(self._own_descendants)
-
-    def _turn(self, timeout_ms: int | None) -> bool:
-        ready = [
-            (descriptor, self._actions[descriptor])
-            for descriptor, _ in self._poll.poll(timeout_ms)
-        ]
-        for descriptor, action in ready:
-            # An earlier action may have closed it, and a new one have the same number.
-            if self._actions.get(descriptor) is action:
-                action()
-        return bool(ready)
-
-    def _watch(self, descriptor: int, events: int, action: Callable[[], None]) -> None:
-        self._actions[descriptor] = action
-        self._poll.register(descriptor, events)
-
-    def _forget(self, descriptor: int) -> None:
-        if self._actions.pop(descriptor, None) is not None:
-            self._poll.unregister(descriptor)
 
     def _quit(self) -> None:
         self._running = False
@@ -138,16 +82,26 @@ class Broker:
         elif message["op"] == "settle":
             self._settle(message, channel)
         else:
-            self._run_job(message, channel, descriptors[1:])
+            self._work(message, channel, descriptors[1:])
 
-    # Places
+    def _work(
+        self, message: wire.Message, channel: socket.socket, descriptors: list[int]
+    ) -> None:
+        place = self._places.get(message["place"])
+        if place is None or not place.is_ready or place.is_stopping:
+            wire.reply(channel, {"lost": "it has ended"})
+            channel.close()
+        else:
+            self._jobs.take(place, message, channel, descriptors)
+        for descriptor in descriptors:
+            os.close(descriptor)
 
     def _start(self, message: wire.Message, channel: socket.socket) -> None:
         argv: list[str] = message["argv"]
         try:
             launched = launch.launch(argv)
         except OSError as error:
-            _reply(channel, {"error": f"{argv[0]}: {error.strerror}"})
+            wire.reply(channel, {"error": f"{argv[0]}: {error.strerror}"})
             channel.close()
             return
         place = Place(
@@ -158,15 +112,17 @@ class Broker:
             status=launched.status,
         )
         self._places[message["place"]] = place
-        self._watch(place.said, select.POLLIN, lambda: self._hear(place))
-        self._watch(channel.fileno(), select.POLLIN, lambda: self._end_place(place))
+        self._loop.watch(place.said, select.POLLIN, lambda: self._hear(place))
+        self._loop.watch(
+            channel.fileno(), select.POLLIN, lambda: self._end_place(place)
+        )
 
     def _hear(self, place: Place) -> None:
         data = os.read(place.said, 4096)
         place.text = (place.text + data)[-_MAX_SAID_BYTES:]
         *_, last, rest = f"\n{place.text.decode(errors='replace')}".split("\n")
         if not data:
-            self._forget(place.said)
+            self._loop.forget(place.said)
         if rest or place.is_ready or not last.startswith(READY):
             return  # a failed start is reported when bubblewrap is reaped
         first = os.read(place.status, 4096).decode().splitlines()[0]
@@ -176,11 +132,10 @@ class Broker:
         self._open(place, {"pid": place.init_pid, "tools": last.split()[1:]})
 
     def _open(self, place: Place, facts: wire.Message) -> None:
-        """Say that it is there, and fork what will be asked for, before it is."""
+        """Say that it is there."""
         place.is_ready = True
-        _reply(place.channel, facts)
-        place.mover = self._fork_mover(place)
-        place.runner = self._fork_runner(place)
+        wire.reply(place.channel, facts)
+        self._jobs.expect(place)
 
     def _await_holder(self, pid: int) -> None:
         """Wait until PID 1 is the sleeping program, which needs no file any more."""
@@ -194,16 +149,18 @@ class Broker:
         """In-place mode: no namespaces, every process below the broker is its own."""
         place = Place(channel, 0)
         self._places[message["place"]] = place
-        self._watch(channel.fileno(), select.POLLIN, lambda: self._end_place(place))
+        self._loop.watch(
+            channel.fileno(), select.POLLIN, lambda: self._end_place(place)
+        )
         self._open(place, {"pid": os.getpid()})
 
     def _end_place(self, place: Place) -> None:
         """Kill it; :meth:`_reap` says so on its channel when all of it is gone."""
         wire.receive(place.channel)
-        self._forget(place.channel.fileno())
+        self._loop.forget(place.channel.fileno())
         place.is_stopping = True
-        for job in place.jobs:
-            processes.send(job, signal.SIGKILL)
+        for pid in place.forked:
+            processes.send(pid, signal.SIGKILL)
         if place.bwrap == 0:
             processes.kill_all(self._own_descendants)
             self._reap()
@@ -221,102 +178,6 @@ class Broker:
     def _own_descendants(self) -> list[processes.Process]:
         return processes.descendants(processes.table(self._proc), os.getpid())
 
-    # Jobs
-
-    def _run_job(
-        self, message: wire.Message, channel: socket.socket, descriptors: list[int]
-    ) -> None:
-        place = self._places.get(message["place"])
-        if place is None or not place.is_ready or place.is_stopping:
-            _reply(channel, {"lost": "it has ended"})
-            channel.close()
-        elif message["op"] == "exec":
-            handed = [channel.fileno(), *descriptors]
-            pid = self._ask(self._take_runner, place, message, handed)
-            self._jobs[pid] = Job(channel, message["place"])
-        else:
-            pid = self._ask(self._take_mover, place, message, descriptors)
-            self._jobs[pid] = Job(channel, message["place"])
-            # When nobody waits for the result any more, it need not go on.
-            self._watch(
-                channel.fileno(), 0, lambda: processes.send(pid, signal.SIGKILL)
-            )
-        for descriptor in descriptors:
-            os.close(descriptor)
-
-    def _ask(
-        self,
-        take: Callable[[Place], forks.Fork],
-        place: Place,
-        message: wire.Message,
-        descriptors: list[int],
-    ) -> int:
-        """Give a request to a process that has time; returns its ID."""
-        while True:
-            worker = take(place)
-            try:
-                wire.send(worker.line, message, descriptors)
-            except OSError:
-                self._hang_up(worker)
-                continue  # it was killed while it waited
-            return worker.pid
-
-    def _take_runner(self, place: Place) -> forks.Fork:
-        runner, place.runner = place.runner, None
-        return runner or self._fork_runner(place)
-
-    def _take_mover(self, place: Place) -> forks.Fork:
-        mover, place.mover = place.mover, None
-        return mover or self._fork_mover(place)
-
-    def _fork_runner(self, place: Place) -> forks.Fork:
-        work = forks.run_commands(self._proc)
-        runner = forks.fork(work, place.sandbox, frozenset({self._proc}))
-        place.jobs.add(runner.pid)
-        self._watch(
-            runner.line.fileno(), select.POLLIN, lambda: self._ran(place, runner)
-        )
-        return runner
-
-    def _fork_mover(self, place: Place) -> forks.Fork:
-        mover = forks.fork(forks.move_files, place.sandbox)
-        place.jobs.add(mover.pid)
-        self._watch(
-            mover.line.fileno(), select.POLLIN, lambda: self._moved(place, mover)
-        )
-        return mover
-
-    def _moved(self, place: Place, mover: forks.Fork) -> None:
-        """Pass a reply on; the process then has time for the next request."""
-        received = wire.receive(mover.line)
-        if received is None:  # it ended, which _reap reports
-            self._hang_up(mover)
-            return
-        if job := self._jobs.pop(mover.pid, None):
-            self._end_job(job, received[0])
-        if place.mover is None and not place.is_stopping:
-            place.mover = mover
-        else:
-            self._hang_up(mover)
-
-    def _ran(self, place: Place, runner: forks.Fork) -> None:
-        """A command is over; the process says itself how it went."""
-        if wire.receive(runner.line) is None:  # it ended, which _reap reports
-            self._hang_up(runner)
-            return
-        if job := self._jobs.pop(runner.pid, None):
-            job.channel.close()
-        if place.runner is None and not place.is_stopping:
-            place.runner = runner
-        else:
-            self._hang_up(runner)
-
-    def _hang_up(self, worker: forks.Fork | None) -> None:
-        """End what waits on this line."""
-        if worker is not None and worker.line.fileno() >= 0:
-            self._forget(worker.line.fileno())
-            worker.line.close()
-
     def _reap(self) -> None:
         try:
             while os.read(self._wake, 4096):
@@ -330,39 +191,31 @@ class Broker:
                 break
             if pid == 0:
                 break
-            if job := self._jobs.pop(pid, None):
-                code = os.waitstatus_to_exitcode(status)
-                self._end_job(job, {"lost": f"its process ended with {code}"})
+            self._jobs.died(pid, os.waitstatus_to_exitcode(status))
             for key, place in list(self._places.items()):
-                place.jobs.discard(pid)
+                place.forked.discard(pid)
                 if place.bwrap == pid:
                     self._remove_place(key, place)
         for key, place in list(self._places.items()):
             if place.bwrap == 0 and place.is_stopping and not self._own_descendants():
                 self._remove_place(key, place)
 
-    def _end_job(self, job: Job, reply: wire.Message) -> None:
-        self._forget(job.channel.fileno())
-        _reply(job.channel, reply)
-        job.channel.close()
-
     def _remove_place(self, key: str, place: Place) -> None:
         del self._places[key]
         place.is_stopping = True
-        self._forget(place.channel.fileno())
-        self._hang_up(place.runner)
-        self._hang_up(place.mover)
+        self._loop.forget(place.channel.fileno())
+        self._jobs.leave(place)
         if place.bwrap:
             if not place.is_ready:
                 processes.kill_all(self._adopted)
                 self._hear_the_rest(place)
-            self._forget(place.said)
+            self._loop.forget(place.said)
             os.close(place.said)
             os.close(place.status)
         if place.init_pidfd is not None:
             os.close(place.init_pidfd)
         text = place.text.decode(errors="replace").strip()
-        _reply(place.channel, {"ended": True, "error": text})
+        wire.reply(place.channel, {"ended": True, "error": text})
         place.channel.close()
 
     def _adopted(self) -> list[processes.Process]:
@@ -376,13 +229,6 @@ class Broker:
                 place.text = (place.text + data)[-_MAX_SAID_BYTES:]
         except BlockingIOError:
             return
-
-
-def _reply(channel: socket.socket, message: wire.Message) -> None:
-    try:
-        wire.send(channel, message)
-    except OSError:
-        return
 
 
 def main() -> None:

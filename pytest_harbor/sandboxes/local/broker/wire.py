@@ -7,6 +7,7 @@ that is too long for one packet travels in a memory file beside it.
 from __future__ import annotations
 
 import array
+import contextlib
 import json
 import os
 import socket
@@ -40,6 +41,12 @@ def send(
         _send(sock, _LONG, (long, *descriptors))
     finally:
         os.close(long)
+
+
+def reply(sock: socket.socket, message: Mapping[str, object]) -> None:
+    """As :func:`send`, to somebody who may not wait for it any more."""
+    with contextlib.suppress(OSError):
+        send(sock, message)
 
 
 def _send(sock: socket.socket, data: bytes, descriptors: Sequence[int]) -> None:
