@@ -143,7 +143,8 @@ def _error_message(result: EpisodeResult) -> str:
         return f"masked: {reason}"
     if result.status == "refused":
         return f"refused: {reason}"
-    return f"{result.failure_kind}: {reason}{after}"
+    first, *rest = f"{result.failure_kind}: {reason}".splitlines()
+    return "\n".join([first + after, *rest])
 
 
 def _step_verdicts(result: EpisodeResult) -> tuple[StepVerdict, ...]:

@@ -16,6 +16,7 @@ from pytest_harbor.errors import InstallFailed, SandboxStartFailed
 from pytest_harbor.sandboxes.api import ExecResult, Sandbox, Tell
 from pytest_harbor.sandboxes.install_script import INSTALLED_VERSION, InstallScript
 from pytest_harbor.sandboxes.machine import alone, shared_folder
+from pytest_harbor.sandboxes.output import Masker
 from pytest_harbor.sandboxes.transfer_types import Upload
 
 SHOWN_LINES: Final = 30
@@ -87,7 +88,7 @@ def _failed(
         how += " (install scripts need bash)"
     lines = [line for line in result.output.splitlines() if line.strip()]
     text = "\n".join([f"agent {install.name}: {what} {how}", *lines[-SHOWN_LINES:]])
-    return InstallFailed(text)
+    return InstallFailed(Masker(install.secrets).text(text))
 
 
 class Installs:

@@ -32,6 +32,8 @@ class InstallScript:
     installation with it."""
     env: Mapping[str, str] = field(default_factory=dict)
     """Variables of the script, beside ``AGENT_PREFIX``. Nothing but a hash of them is kept."""
+    secrets: tuple[str, ...] = field(default=(), repr=False)
+    """Values in ``env`` that no text about the installation may hold: a failure's is kept."""
     timeout_seconds: float = 900.0
 
     @property

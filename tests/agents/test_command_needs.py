@@ -151,7 +151,7 @@ def test_variables_of_the_installation(needs):
         "MODE": "quick",
         "AGENT_VERSION": "1.0",
     }
-    assert found.secrets == ("https://me:pass@mirror",)
+    assert found.secrets == found.install.secrets == ("https://me:pass@mirror",)
     assert found.env == {}
     [problem] = needs({}, install_env=install_env).missing_keys
     assert "'MIRROR' is not set (needed by install_env of" in problem.what

@@ -280,9 +280,9 @@ class TestAtif:
     @pytest.mark.parametrize(
         ("files", "says"),
         [
-            ({}, "it wrote no trajectory"),
-            ({"/t": "[]"}, "its trajectory is none"),
-            ({"/t": '{"agent": 3}'}, "its trajectory is none"),
+            ({}, "the agent wrote no trajectory"),
+            ({"/t": "[]"}, "/t is no trajectory"),
+            ({"/t": '{"agent": 3}'}, "/t is no trajectory"),
         ],
     )
     def test_what_is_no_trajectory(self, parse, files, says):

@@ -73,15 +73,16 @@ def install_script(
     """The script that installs it; ``environ`` is the host's environment."""
     if declaration.install is None:
         return None
-    given = resolve(declaration.install_env, "install_env", environ).values
+    given = resolve(declaration.install_env, "install_env", environ)
     return InstallScript(
         name=declaration.name,
         script=declaration.install,
         probe=declaration.probe,
         env={
-            **{name: value for name, value in given.items() if value},
+            **{name: value for name, value in given.values.items() if value},
             "AGENT_VERSION": declaration.version or "",
         },
+        secrets=given.secrets,
         timeout_seconds=declaration.install_timeout_seconds,
     )
 

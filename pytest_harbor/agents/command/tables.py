@@ -315,13 +315,13 @@ def read_atif(run: CommandRun) -> AgentResult:
 
     text = run.output.strip() or None
     if not run.files:
-        return AgentResult(text=text, warnings=("it wrote no trajectory",))
-    document = list(run.files.values())[-1]
+        return AgentResult(text=text, warnings=("the agent wrote no trajectory",))
+    path, document = list(run.files.items())[-1]
     try:
         trajectory = read_trajectory(document)
     except TrajectoryError as error:
         problem = str(error).splitlines()[0]
-        return AgentResult(text=text, warnings=(f"its trajectory is none: {problem}",))
+        return AgentResult(text=text, warnings=(f"{path} is no trajectory: {problem}",))
     messages = [
         step.message
         for step in trajectory.steps

@@ -101,7 +101,7 @@ def _continuation(plan: EpisodePlan, *, can_continue: bool) -> Iterator[Problem]
     if plan.turn_sessions == "continue" and plan.is_multi_step and not can_continue:
         yield Problem(
             "",
-            f"agent '{plan.agent}' cannot continue a session; use turn_sessions: fresh",
+            f"agent '{plan.agent}' cannot continue a session; use --harbor-turn-sessions fresh",
             "X33",
         )
 
