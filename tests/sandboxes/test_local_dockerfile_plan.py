@@ -188,9 +188,12 @@ def test_heredocs():
         ("FROM x\nUSER\n", 2, "USER needs"),
         ("FROM x\nWORKDIR $NO\n", 2, "WORKDIR needs"),
         ('FROM x\nENV A="b\n', 2, "quote is not closed"),
-        ("FROM x\nFROMAGE\n", 2, "FROMAGE"),
+        ("FROM x\nFROMAGE\n", 2, "FROMAGE: there is no such instruction"),
         ("RUN x\nFROM x\n", 1, "RUN before FROM"),
         ("# escape=`\nFROM x\n", 1, "escape character"),
+        ("FROM x\nRUN echo \udcff\n", 2, "not UTF-8"),
+        ("FROM x\n\n# \udce9\n", 3, "not UTF-8"),
+        ("FROM x\nRUN echo a\0b\n", 2, "not UTF-8"),
     ],
 )
 def test_refused_by_name_and_line(text, line, what):
@@ -198,6 +201,13 @@ def test_refused_by_name_and_line(text, line, what):
         plan(text)
     assert str(caught.value).startswith(f"environment/Dockerfile, line {line}: ")
     assert what in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["FROM x\nRUNN x\n", "RUN x\nFROM x\n"])
+def test_what_docker_cannot_do_either_is_not_sent_there(text):
+    with pytest.raises(UnsupportedByProvider) as caught:
+        plan(text)
+    assert "--harbor-sandbox docker" not in str(caught.value)
 
 
 @pytest.mark.parametrize("text", ["", "ARG A=1\n", "FROM x\nENV A\n"])
@@ -384,6 +394,7 @@ def test_dockerignore_means_what_it_means_to_docker(context, ignore):
         ("COPY with-fifo t", "neither a file"),
         ("ADD tree.tar.gz t", "is an archive"),
         ("ADD tree.zst t", "is an archive"),
+        ("COPY [z-a].txt t/", "not a pattern: bad character range z-a"),
     ],
 )
 def test_files_that_cannot_be_copied(context, instruction, why):
@@ -418,6 +429,14 @@ def test_another_platform_is_refused(context):
     spec = EnvironmentSpec(image="x", platform="linux/s390x")
     with pytest.raises(UnsupportedByProvider, match=r"s390x.*this machine alone"):
         LocalImages([("x", "host")]).check(spec)
+
+
+@pytest.mark.parametrize(
+    "content", [b"\x1f\x8b\x08\x00", b"\x1f\x8b\x08" + bytes(7) + b"\xff" * 9, b"BZh9"]
+)
+def test_a_broken_archive_is_a_file_as_in_docker(context, content):
+    (context / "broken").write_bytes(content)
+    assert set(copied(context, "ADD broken t")) == {"w/t"}
 
 
 def test_a_link_inside_is_followed(context):

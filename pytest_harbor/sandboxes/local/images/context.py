@@ -11,11 +11,12 @@ import os
 import re
 import stat
 import tarfile
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import IO, TYPE_CHECKING, Final, Protocol
+from typing import IO, TYPE_CHECKING, Final, NoReturn, Protocol
 
 from pytest_harbor.errors import UnsupportedByProvider
 from pytest_harbor.sandboxes.local.images.recipe import Copy
@@ -66,7 +67,10 @@ class Context:
         """
         found = []
         for wanted in copy.sources:
-            matches = self._match(wanted)
+            try:
+                matches = self._match(wanted)
+            except re.error as error:
+                self._refuse(copy, f"{wanted}: not a pattern: {error.msg}")
             if not matches:
                 self._refuse(
                     copy,
@@ -83,7 +87,7 @@ class Context:
         has_file = (self._folder / IGNORE_FILE).is_file()
         return f" (that {IGNORE_FILE} lets through)" if has_file else ""
 
-    def _refuse(self, copy: Copy, why: str) -> None:
+    def _refuse(self, copy: Copy, why: str) -> NoReturn:
         raise UnsupportedByProvider(
             f"{self._name}, line {copy.line}: {copy.text}: {why}"
         )
@@ -287,7 +291,10 @@ def _open(path: Path) -> IO[bytes]:
 def _is_archive(path: Path) -> bool:
     with _open(path) as content:
         is_zstd = content.read(4) == _ZSTD
-    return is_zstd or tarfile.is_tarfile(path)
+    try:
+        return is_zstd or tarfile.is_tarfile(path)
+    except (EOFError, zlib.error):  # it begins as one, and is broken
+        return False
 
 
 def _as_git(line: str) -> str:

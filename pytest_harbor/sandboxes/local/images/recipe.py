@@ -21,9 +21,12 @@ IGNORED: Final = frozenset(
     {"EXPOSE", "HEALTHCHECK", "MAINTAINER", "STOPSIGNAL", "VOLUME"}
 )
 """Instructions without an effect here; a note says so."""
+_OTHERS: Final = frozenset({"ONBUILD"})
+"""Instructions of Docker that the local sandbox does not have."""
 _COPY_FLAGS: Final = frozenset({"chown", "chmod"})
 _REMOTE: Final = re.compile(r"^(?:https?|ftp|git|ssh)://|^git@|\.git(?:#.*)?$")
 _HEREDOC: Final = re.compile(r"""^\d*<<(-?)(['"]?)([^'"\s]+)\2$""")
+_NO_TEXT: Final = re.compile("[\0\ud800-\udfff]")
 _OTHER_ESCAPE: Final = re.compile(r"^#\s*escape\s*=\s*`", re.IGNORECASE)
 _MACHINES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
 
@@ -132,11 +135,15 @@ class _Reading:
             if _OTHER_ESCAPE.match(line):
                 self.line = number
                 self.refuse("another escape character")
+        if found := _NO_TEXT.search(text):
+            # The parser ends the whole process over it, or reads no further.
+            self.line = text.count("\n", 0, found.start()) + 1
+            self.refuse("a character that is not UTF-8")
         for command in _parse(text, self.name):
             self.line = command.start_line
             instruction = command.cmd.upper()
             if not self.base and instruction not in ("ARG", "FROM"):
-                self.refuse(f"{instruction} before FROM")
+                self.wrong(f"{instruction} before FROM")
             try:
                 self._do(instruction, command)
             except WordError as error:
@@ -191,9 +198,12 @@ class _Reading:
             "CMD": self._cmd,
             "ENTRYPOINT": self._entrypoint,
         }
-        if instruction not in work:
+        if instruction in work:
+            work[instruction](command)
+        elif instruction in _OTHERS:
             self.refuse(instruction)
-        work[instruction](command)
+        else:
+            self.wrong(f"{instruction}: there is no such instruction")
 
     def _from(self, command: Any) -> None:
         if self.base:
