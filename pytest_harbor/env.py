@@ -44,8 +44,14 @@ import anyio
 
 from pytest_harbor.protocols import env_server
 from pytest_harbor.protocols.data_plane import MCP_PATH
-from pytest_harbor.protocols.env_server import Refusal, Served, ServedExtension
-from pytest_harbor.protocols.env_state import BadPart, merged, read_bytes, read_json
+from pytest_harbor.protocols.env_server import Served, ServedExtension
+from pytest_harbor.protocols.env_state import (
+    BadPart,
+    Refusal,
+    merged,
+    read_bytes,
+    read_json,
+)
 from pytest_harbor.protocols.extras import needs
 from pytest_harbor.protocols.reply import Part
 

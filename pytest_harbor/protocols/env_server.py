@@ -25,6 +25,7 @@ from pytest_harbor.protocols.data_plane import (
     RESET,
     TOKEN_VARIABLE,
 )
+from pytest_harbor.protocols.env_state import Refusal
 from pytest_harbor.protocols.reply import Part
 
 if TYPE_CHECKING:
@@ -159,10 +160,6 @@ def in_words(error: BaseException) -> str:
     if type(error) is ValueError or isinstance(error, Refusal):
         return text
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
-
-
-class Refusal(ValueError):
-    """Raised for what the caller did wrong; the text alone is told."""
 
 
 async def answer(served: Served, body: bytes) -> dict[str, Any]:

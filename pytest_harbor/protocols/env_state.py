@@ -23,7 +23,11 @@ _DOWNLOAD_SECONDS: Final = 60.0
 _KINDS: Final = {"list": list, "object": dict, "string": str, "boolean": bool}
 
 
-class BadPart(ValueError):
+class Refusal(ValueError):
+    """Raised for what the caller did wrong; the text alone is told."""
+
+
+class BadPart(Refusal):
     """Raised when a part cannot be read or does not fit the state."""
 
 

@@ -197,6 +197,7 @@ async def test_data_that_does_not_fit(plane, env, part, message):
     with pytest.raises(ServerRefused) as caught:
         await plane.add([good, part])
     assert message in caught.value.body
+    assert "BadPart" not in caught.value.body
     assert caught.value.code == "add_failed"
     assert env.state["inbox"] == []  # all or nothing
 
