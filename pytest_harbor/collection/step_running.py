@@ -100,6 +100,10 @@ def _run(request: StepRequest) -> tuple[StepRunResult, Judged]:
         if ended is not None:
             verdict = judge(ended, threshold=origin.min_reward)
             _record(request, records, origin, ended, verdict)
+            if isinstance(error, pytest.fail.Exception) and not settings.debug:
+                # A time limit. Where we were waiting says nothing, the steps do.
+                text = step_text(ended, verdict, root=item.config.rootpath)
+                raise pytest.fail.Exception(junit.clean(text), pytrace=False) from None
         raise
     verdict = judge(
         result, threshold=origin.min_reward, allow_tolerated=settings.allow_tolerated

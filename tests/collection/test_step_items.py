@@ -291,8 +291,14 @@ def test_a_time_limit_of_the_item(doing: Project):
             "t.task.json::t SUBERROR[[]s2]*",
             "t.task.json::t SUBSKIPPED[[]s3]*",
             "t.task.json::t ERROR*",
+            "interrupted: Timeout (>4.0s) from pytest-timeout.",
+            "step  type  seconds  outcome",
+            "s1    do * passed",
+            "s2    do * error: cancelled",
+            "logs: *",
         ]
     )
+    result.stdout.no_fnmatch_line("*/pytest_harbor/collection/*")
     (row,) = doing.rows("rollouts_failures.jsonl")
     assert row["failure_kind"] == "cancelled"
 
