@@ -824,6 +824,16 @@ async def test_build_that_takes_too_long_is_ended(provider, build):
     assert "it was still building" in str(failed.value)
 
 
+async def test_an_ignore_file_that_is_none(provider, build):
+    spec = build("RUN true")
+    (spec.build_context / ".dockerignore").write_text("[z-a]\n")
+    with pytest.raises(
+        SandboxStartFailed, match=r"\.dockerignore: a pattern"
+    ) as failed:
+        await start(provider, spec)
+    assert failed.value.is_final
+
+
 async def test_context_without_dockerfile(provider, tmp_path):
     with pytest.raises(SandboxStartFailed, match="has no Dockerfile"):
         await start(provider, EnvironmentSpec(build_context=tmp_path))

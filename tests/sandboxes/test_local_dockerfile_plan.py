@@ -425,6 +425,15 @@ def test_what_says_how_to_build_is_no_link_out(context, name):
         use()
 
 
+@pytest.mark.parametrize("pattern", ["[z-a]", "a\\"])
+def test_a_pattern_that_is_none_is_told(context, pattern):
+    (context / ".dockerignore").write_text(f"{pattern}\n")
+    with pytest.raises(
+        UnsupportedByProvider, match=r"\.dockerignore: a pattern is none"
+    ):
+        copied(context, "COPY . t/")
+
+
 def test_another_platform_is_refused(context):
     spec = EnvironmentSpec(image="x", platform="linux/s390x")
     with pytest.raises(UnsupportedByProvider, match=r"s390x.*this machine alone"):

@@ -38,6 +38,14 @@ def test_the_dropped_paths(tmp_path: Path, text: str, dropped: set[str]) -> None
     assert load_task(folder).excluded == {"tests": dropped | {".harborignore"}}
 
 
+@pytest.mark.parametrize("pattern", ["[z-a]", "!", "a\\"])
+def test_a_pattern_that_is_none_is_a_problem_of_the_task(tmp_path, pattern) -> None:
+    files = {"tests/.harborignore": f"*.pyc\n{pattern}\n"}
+    folder = write_task(tmp_path / "task", files=files)
+    with pytest.raises(TaskLoadError, match=r"tests/\.harborignore: cannot be read"):
+        load_task(folder)
+
+
 def test_it_is_honoured_in_input_folders_only(tmp_path: Path) -> None:
     ignore = {
         f"{name}.harborignore": "data\n"

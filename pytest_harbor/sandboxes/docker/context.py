@@ -112,7 +112,10 @@ def _members(source: BuildSource) -> list[str]:
         line for raw in lines if (line := raw.strip()) and not line.startswith("#")
     ]
     dockerfile = source.inner_name or DOCKERFILE
-    return sorted(exclude_paths(str(context), patterns, dockerfile=dockerfile))
+    try:
+        return sorted(exclude_paths(str(context), patterns, dockerfile=dockerfile))
+    except re.error as error:
+        raise ValueError(f"{_IGNORE_FILE}: a pattern is none: {error.msg}") from error
 
 
 def _slug(name: str) -> str:

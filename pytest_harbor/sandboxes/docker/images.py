@@ -143,9 +143,10 @@ class Images:
                 self._tags[source] = await anyio.to_thread.run_sync(
                     image_tag, source, name
                 )
-            except OSError as error:
+            except (OSError, ValueError) as error:
                 raise SandboxStartFailed(
-                    f"cannot read the build context {source.folder}: {error}"
+                    f"cannot read the build context {source.folder}: {error}",
+                    is_final=isinstance(error, ValueError),
                 ) from error
         return self._tags[source]
 

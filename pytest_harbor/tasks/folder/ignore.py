@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -22,7 +23,10 @@ def excluded_paths(
     from pathspec import GitIgnoreSpec
 
     lines = ignore_file.read_text(encoding="utf-8-sig").splitlines()
-    spec = GitIgnoreSpec.from_lines(lines)
+    try:
+        spec = GitIgnoreSpec.from_lines(lines)
+    except re.error as error:
+        raise ValueError(f"a pattern is none: {error.msg}") from error
     dropped = {folder for folder in folders if spec.match_file(f"{folder}/")}
     dropped |= {
         path

@@ -178,7 +178,12 @@ class Context:
         refuse_link_out(self._folder, IGNORE_FILE)
         lines = file.read_text(encoding="utf-8-sig", errors="replace").splitlines()
         patterns = [git for line in lines if (git := _as_git(line))]
-        return GitIgnoreSpec.from_lines(patterns)
+        try:
+            return GitIgnoreSpec.from_lines(patterns)
+        except (ValueError, re.error) as error:
+            raise UnsupportedByProvider(
+                f"{self._folder.name}/{IGNORE_FILE}: a pattern is none: {error}"
+            ) from None
 
     def digest(self, copy: Copy, into: _Hash) -> None:
         """Add what an instruction copies: names, modes, link targets and bytes.
