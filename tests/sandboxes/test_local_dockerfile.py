@@ -228,6 +228,11 @@ def test_processes_build_a_layer_once(context, cache):
     [
         ("RUN echo one; echo two >&2; exit 3", 2, "ended with exit code 3\none\ntwo"),
         ("RUN true\nRUN no-such-command", 3, "ended with exit code 127"),
+        (
+            "RUN echo 'E: Could not open lock file /var/lib/dpkg/lock-frontend'; exit 100",
+            2,
+            "hint: apt finds no packages in this machine's own userland",
+        ),
         ("USER nobody-here\nRUN id", 3, "'nobody-here' is not in /etc/passwd"),
         ('RUN ["no-such"]', 2, "ended with exit code 127"),
         ("COPY --chown=nobody-here a /", 2, "no 'nobody-here' in the image"),

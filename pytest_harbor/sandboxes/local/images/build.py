@@ -43,6 +43,7 @@ SHOWN_LINES: Final = 30
 """Last lines of a command's output that an error shows."""
 _FORMAT: Final = "1"
 """Changes when layers of an older version cannot be used any more."""
+_PACKAGES: Final = ("/var/lib/dpkg", "/var/lib/apt")
 _MAX_LOG_BYTES: Final = 64 * 1024
 _UTF8: Final = {"encoding": "utf-8", "errors": "surrogateescape"}
 
@@ -206,7 +207,7 @@ class Build:
             return
         lines = await anyio.to_thread.run_sync(_last_lines, log)
         failure = self._failed(step, f"ended with exit code {done.exit_code}")
-        text = "\n".join([str(failure), *lines])
+        text = "\n".join([str(failure), *lines, *_hint(lines)])
         if tell_of_no_network(lines):
             raise SandboxStartFailed(text) from None
         raise BuildFailed(text)
@@ -220,6 +221,17 @@ class _At:
 
     def __str__(self) -> str:
         return "" if self.step is None else f", line {self.step.line}: {self.step.text}"
+
+
+def _hint(lines: Sequence[str]) -> Sequence[str]:
+    """What to do about a failure that the host's userland explains."""
+    if not any(folder in line for line in lines for folder in _PACKAGES):
+        return ()
+    return (
+        "hint: apt finds no packages in this machine's own userland (`host` in "
+        "harbor_local_images), whose /var is not in the sandbox; map the image to a root "
+        "file system, or use --harbor-sandbox docker",
+    )
 
 
 def dockerfile_name(spec: EnvironmentSpec) -> str:
