@@ -44,6 +44,11 @@ SHOWN_LINES: Final = 30
 _FORMAT: Final = "1"
 """Changes when layers of an older version cannot be used any more."""
 _PACKAGES: Final = ("/var/lib/dpkg", "/var/lib/apt")
+_NO_PACKAGES: Final = (
+    "hint: apt finds no packages in this machine's own userland (`host` in "
+    "harbor_local_images), whose /var is not in the sandbox; map the image to a root file "
+    "system, or use --harbor-sandbox docker"
+)
 _MAX_LOG_BYTES: Final = 64 * 1024
 _UTF8: Final = {"encoding": "utf-8", "errors": "surrogateescape"}
 
@@ -225,13 +230,9 @@ class _At:
 
 def _hint(lines: Sequence[str]) -> Sequence[str]:
     """What to do about a failure that the host's userland explains."""
-    if not any(folder in line for line in lines for folder in _PACKAGES):
-        return ()
-    return (
-        "hint: apt finds no packages in this machine's own userland (`host` in "
-        "harbor_local_images), whose /var is not in the sandbox; map the image to a root "
-        "file system, or use --harbor-sandbox docker",
-    )
+    if any(folder in line for line in lines for folder in _PACKAGES):
+        return (_NO_PACKAGES,)
+    return ()
 
 
 def dockerfile_name(spec: EnvironmentSpec) -> str:
