@@ -3,9 +3,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
+import anyio
 import httpcore  # noqa: F401 - httpx remembers its errors, and loads it on first use
 import httpcore2  # noqa: F401
 import pytest
+from lent_sandboxes import LendingProviders
 from scratch_project import Project
 
 from private_daemon import DOCKERD, Daemon, private_daemon
@@ -20,8 +22,22 @@ from pytest_harbor.collection import (  # noqa: F401
     terminal,
 )
 from pytest_harbor.episodes import episode, outcome  # noqa: F401
-from pytest_harbor.sandboxes.local import provider  # noqa: F401
+from pytest_harbor.sandboxes.local.provider import LocalProvider
 from pytest_harbor.tasks.folder import load, plan  # noqa: F401
+
+
+@pytest.fixture(scope="session")
+def lender() -> Iterator[LocalProvider]:
+    """Holds the broker and the userland of all runs in this process."""
+    provider = LocalProvider()
+    yield provider
+    anyio.run(provider.aclose)
+
+
+@pytest.fixture(autouse=True)
+def _lent_sandboxes(lender: LocalProvider, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LendingProviders, "lender", lender, raising=False)
+    monkeypatch.setattr(providers, "Providers", LendingProviders)
 
 
 @pytest.fixture
