@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,12 @@ import pytest
 pytest_plugins = ["pytester"]
 
 LEAKY_PREFIXES = ("HARBOR_", "DOCKER_", "PYTEST_ADDOPTS", "PYTEST_PLUGINS", "CI")
+
+# Container images like to set PYTHONDONTWRITEBYTECODE. Every worker, and every pytest that
+# a test starts, would then compile all tests and all of pytest_harbor anew: that doubled
+# the time of the collection.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
