@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import compileall
 import json
 import os
+import py_compile
+import shutil
 import sys
 import sysconfig
 import textwrap
@@ -48,10 +51,18 @@ def live(mark):
 
 
 @pytest.fixture(scope="module")
-def container_files():
+def container_files(tmp_path_factory):
+    """Our code and what it needs, compiled once and not by every script."""
+    code = tmp_path_factory.mktemp("code")
     package = Path(pytest_harbor.__file__).parent
     found = [SITE / name for name in LIBRARIES if (SITE / name).exists()]
-    return [Upload(path, f"/opt/code/{path.name}") for path in (package, *found)]
+    for path in (package, *found):
+        copy = shutil.copytree if path.is_dir() else shutil.copy2
+        copy(path, code / path.name)
+    # Neither times nor places of the files are the same in the container.
+    unchecked = py_compile.PycInvalidationMode.UNCHECKED_HASH
+    compileall.compile_dir(code, quiet=1, force=True, invalidation_mode=unchecked)
+    return [Upload(code, "/opt/code")]
 
 
 def in_container(container_files, *scripts, user=None):
