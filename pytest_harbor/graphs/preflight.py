@@ -84,6 +84,8 @@ async def refuse(task: StepTask, parts: RunParts) -> None:
             problems.append(problem)
     for step in task.steps:
         problems += _step_problems(step, parts)
+        if isinstance(step, RubricsVerifier) and not step.use_agent_judge:
+            problems += _model_judge_problems(step, parts)
     if problems:
         raise TaskRefused("\n".join(dict.fromkeys(problems)))
 
@@ -114,6 +116,32 @@ def _step_problems(step: Step, parts: RunParts) -> list[str]:
     except TaskLoadError:
         return []  # told by others
     return []
+
+
+def _model_judge_problems(step: RubricsVerifier, parts: RunParts) -> Iterator[str]:
+    """What a judge that is a model lacks: told before agents have worked for nothing."""
+    from pytest_harbor.protocols import chat_completions
+
+    models = parts.settings.models
+    model = step.default_model or models.judge or models.default
+    if model is None or model in parts.settings.judges:
+        return  # told by others; a project's own
+    where = f"step {step.id} ({step.type})"
+    base = step.default_model_api_base or models.api_base
+    try:
+        chat_completions.check_installed()
+        endpoint = chat_completions.find_endpoint(base, None, parts.environ)
+    except (HarborError, ValueError) as error:
+        yield f"{where}: {error}"
+        return
+    if (
+        endpoint.url == chat_completions.OPENAI_URL
+        and endpoint.key == chat_completions.NO_KEY
+    ):
+        yield (
+            f"{where}: the judge's model {model} needs OPENAI_API_KEY, which is not set;"
+            " or name another endpoint (OPENAI_BASE_URL, default_model_api_base)"
+        )
 
 
 def _sandbox(step: Step, parts: RunParts) -> tuple[str, EnvironmentSpec] | None:

@@ -14,7 +14,7 @@ from pytest_harbor.graphs.instances import AgentLaunch
 from pytest_harbor.graphs.objects import FolderStore
 from pytest_harbor.graphs.open_run import RunParts
 from pytest_harbor.graphs.preflight import needed_providers, refuse, secrets_of
-from pytest_harbor.graphs.steps.api import RunSettings
+from pytest_harbor.graphs.steps.api import Models, RunSettings
 from pytest_harbor.sandboxes.api import Capabilities
 from pytest_harbor.tasks.steps.bundle import Bundle
 from pytest_harbor.tasks.steps.entries import AgentEntry, EnvEntry
@@ -200,3 +200,44 @@ def test_only_a_disk_that_was_asked_for_is_a_limit():
     wants = {"disk_size_gb": 3}
     assert limits_of(DeployAgent(id="a", disk_size_gb=3, raw=wants)).storage_mib == 3072
     assert limits_of(DeployEnv(id="e", env_id="library")).cpus is None
+
+
+def judged_by_a_model(tmp_path, **fields):
+    steps = [agent_up(), ask(), grade(use_agent_judge=False, **fields)]
+    return load_steps(tmp_path / "bundle", steps)
+
+
+def test_a_model_that_judges_needs_a_key(tmp_path):
+    task = judged_by_a_model(tmp_path, default_model="openai/judge-small")
+    with pytest.raises(TaskRefused) as caught:
+        anyio.run(refuse, task, parts(task, {"local": Told()}, tmp_path))
+    assert str(caught.value) == (
+        "step grade (rubrics_verifier): the judge's model openai/judge-small needs "
+        "OPENAI_API_KEY, which is not set; or name another endpoint (OPENAI_BASE_URL, "
+        "default_model_api_base)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "environ", "options"),
+    [
+        ({}, {"OPENAI_API_KEY": "k"}, {}),
+        ({}, {"OPENAI_BASE_URL": "http://models:4000"}, {}),
+        ({}, {"LITELLM_BASE_URL": "http://models:4000"}, {}),
+        ({"default_model_api_base": "http://models:4000"}, {}, {}),
+        ({}, {}, {"settings": RunSettings(judges={"m": object})}),
+        ({}, {}, {"settings": RunSettings(models=Models(api_base="http://m:4000"))}),
+    ],
+)
+def test_a_model_that_judges_may_be_elsewhere(tmp_path, fields, environ, options):
+    task = judged_by_a_model(tmp_path, default_model="m", **fields)
+    run = parts(task, {"local": Told()}, tmp_path, environ=environ, **options)
+    anyio.run(refuse, task, run)
+
+
+def test_a_model_that_judges_needs_its_extra(tmp_path, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
+    task = judged_by_a_model(tmp_path, default_model="m")
+    run = parts(task, {"local": Told()}, tmp_path, environ={"OPENAI_API_KEY": "k"})
+    with pytest.raises(TaskRefused, match=r"step grade .*pytest-harbor\[judge\]"):
+        anyio.run(refuse, task, run)

@@ -23,7 +23,7 @@ from pytest_harbor.tasks.steps.entries import (
     EnvEntry,
     SkillEntry,
 )
-from pytest_harbor.tasks.steps.values import Id, Record, refused
+from pytest_harbor.tasks.steps.values import HttpUrl, Id, Record, refused
 from pytest_harbor.tasks.toml_text import parse
 from pytest_harbor.tasks.validation import TOML_WORDS, KeyPath, message, read_model
 
@@ -88,7 +88,7 @@ class EnvConfig(ServerConfig):
     """Name that artifacts must have; unset: the server's own."""
     env_provider_type: Literal["gateway", "server"] | None = None
     """Accepted; here it is always one server in one sandbox."""
-    url: Id | None = None
+    url: HttpUrl | None = None
     """MCP URL of a server that already runs."""
 
 

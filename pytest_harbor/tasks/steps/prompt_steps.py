@@ -15,6 +15,7 @@ from pytest_harbor.tasks.steps.step import (
 )
 from pytest_harbor.tasks.steps.values import (
     Count,
+    HttpUrl,
     Id,
     OutputFormat,
     Seconds,
@@ -45,7 +46,7 @@ class PromptAgent(Step):
     """Above 1 a conversation, of at most that many turns of the agent."""
     user_agent_name: Id = DEFAULT_USER_NAME
     """Deployed agent that plays the user."""
-    user_a2a_url: Id | None = None
+    user_a2a_url: HttpUrl | None = None
     """A person's A2A endpoint, instead."""
     system_prompt: str | None = None
     """Set on the agent before this prompt."""

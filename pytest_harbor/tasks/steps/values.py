@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 from typing import Annotated, Any, TypeAlias
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, PlainValidator, Strict
 from pydantic_core import PydanticCustomError
@@ -74,6 +75,17 @@ def _absolute(value: str) -> str:
     return value.rstrip("/") or "/"
 
 
+def _http_url(value: str) -> str:
+    try:
+        parts = urlsplit(value)
+        is_usable = parts.scheme in ("http", "https") and bool(parts.hostname)
+    except ValueError:
+        is_usable = False
+    if not is_usable:
+        raise refused(f"must be an http or https URL, not '{value}'")
+    return value
+
+
 def _skill_name(value: str) -> str:
     if not SKILL_NAME.fullmatch(value):
         raise refused(
@@ -97,6 +109,7 @@ def _variables(value: dict[str, str]) -> dict[str, str]:
 
 
 Id: TypeAlias = Annotated[str, AfterValidator(_id)]
+HttpUrl: TypeAlias = Annotated[str, AfterValidator(_http_url)]
 SkillName: TypeAlias = Annotated[str, AfterValidator(_skill_name)]
 Number: TypeAlias = Annotated[
     int | float, PlainValidator(_number, json_schema_input_type=float)

@@ -22,6 +22,7 @@ from pytest_harbor.tasks.steps.step import (
 )
 from pytest_harbor.tasks.steps.values import (
     Count,
+    HttpUrl,
     Id,
     Ids,
     Seconds,
@@ -59,7 +60,7 @@ class RubricsVerifier(Step):
     """Rules to add to the judge's prompt."""
     context_facts_for_judge: dict[str, str] = Field(default_factory=dict)
     """Facts to show: a label and a path in the context's ``metadata``."""
-    default_model_api_base: str | None = None
+    default_model_api_base: HttpUrl | None = None
     """Endpoint of a model judge."""
     effort: str | None = None
     """Reasoning setting, passed on."""

@@ -409,6 +409,18 @@ SHAPES: dict[str, Case] = {
         "step 1 'clerk-up': network_policy.mode: the string 'open' is not"
         ' "allow_all" or "allowlist"',
     ),
+    "person at no URL": Case(
+        [
+            agent_up(),
+            ask(max_conversation_turns=2, user_a2a_url="localhost:8000"),
+        ],
+        "step 2 'ask': user_a2a_url: must be an http or https URL, not 'localhost:8000'",
+    ),
+    "judge's endpoint that is no URL": Case(
+        [*READY, grade(use_agent_judge=False, default_model_api_base="http://")],
+        "step 4 'grade': default_model_api_base: must be an http or https URL, not"
+        " 'http://'",
+    ),
     "path out of base_path": Case(
         [*READY[:2], take(artifact_paths=["a", "b/../../c"])],
         "step 3 'take': artifact_paths[1]: 'b/../../c' leaves base_path",
