@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from contextlib import AsyncExitStack
 from typing import Any, Final
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 from pytest_harbor.agents.api import AgentTurn, McpServer
 from pytest_harbor.errors import (
@@ -121,19 +121,23 @@ class RemoteTools:
 
     async def _problem(self, server: McpServer, stack: AsyncExitStack) -> str:
         """Open a session; why that cannot be done, or nothing."""
-        if server.transport != "streamable-http" or server.url is None:
-            return f"chat speaks streamable-http only, and it is {server.transport}"
+        if server.transport == "stdio" or server.url is None:
+            return "chat speaks streamable-http and sse, and it is stdio"
         try:
-            await self._open(server, server.url, stack)
+            session = await stack.enter_async_context(
+                mcp.connect(
+                    server.url,
+                    headers=server.headers,
+                    transport=server.transport,
+                    address=await self._address(server.url),
+                )
+            )
+            await self._list(server, session)
         except (ProtocolError, UnsupportedByProvider, MissingExtra) as error:
             return str(error)
         return ""
 
-    async def _open(self, server: McpServer, asked: str, stack: AsyncExitStack) -> None:
-        url = await self._reachable(asked)
-        session = await stack.enter_async_context(
-            mcp.connect(url, headers=dict(server.headers))
-        )
+    async def _list(self, server: McpServer, session: mcp.McpSession) -> None:
         for tool in await session.list_tools():
             name = self._new_name(server.name, tool.name)
             self._tools[name] = (session, tool.name)
@@ -160,21 +164,16 @@ class RemoteTools:
             name = f"{base[: MAX_NAME_CHARS - 4]}_{number}"
         return name
 
-    async def _reachable(self, url: str) -> str:
-        """The URL as this process reaches it.
+    async def _address(self, url: str) -> str | None:
+        """Where this process finds the URL's host, if not by its name.
 
         ``localhost`` is the sandbox's own, and the names of its services are known in it alone.
         """
-        parts = urlsplit(url)
-        host = parts.hostname or ""
+        host = urlsplit(url).hostname or ""
         there = (
             self._sandbox if host in _OWN_HOSTS else self._sandbox.services.get(host)
         )
-        if there is None:
-            return url
-        address = await there.address()
-        port = f":{parts.port}" if parts.port else ""
-        return urlunsplit(parts._replace(netloc=f"{address}{port}"))
+        return None if there is None else await there.address()
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> str:
         """Call a tool; gives what the model reads."""

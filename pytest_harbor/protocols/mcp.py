@@ -1,4 +1,4 @@
-"""Talk to an MCP server over streamable HTTP (task-steps spec 11).
+"""Talk to an MCP server over streamable HTTP (task-steps spec 11), or over SSE.
 
 ::
 
@@ -13,15 +13,18 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import anyio
 
 from pytest_harbor.errors import MissingExtra, ProtocolError
+from pytest_harbor.protocols.addresses import shown
 from pytest_harbor.protocols.extras import needs
 
 if TYPE_CHECKING:
     from pytest_harbor.protocols.mcp_wire import WireSession
+
+HttpTransport: TypeAlias = Literal["streamable-http", "sse"]
 
 
 @dataclass(frozen=True)
@@ -101,10 +104,13 @@ async def connect(
     *,
     timeout_seconds: float = 30.0,
     headers: Mapping[str, str] | None = None,
+    transport: HttpTransport = "streamable-http",
+    address: str | None = None,
 ) -> AsyncIterator[McpSession]:
     """A session with the server at ``url``, initialized; ``timeout_seconds`` per request.
 
-    What the block raises comes out as it was raised.
+    ``address`` is the IP address of the URL's host, for a name that means another one here, or
+    nothing. What the block raises comes out as it was raised.
 
     Raises:
         ServerUnreachable, ServerTimeout: no connection, no answer.
@@ -113,9 +119,18 @@ async def connect(
         MissingExtra: the ``mcp`` SDK is not installed.
     """
     with needs("agents", "talking to an MCP server"):
-        from pytest_harbor.protocols import mcp_wire
+        from pytest_harbor.protocols import mcp_http, mcp_sse, mcp_wire
+    peer = mcp_wire.Peer(shown(url), url)
+    is_sse = transport == "sse"
+    way = (mcp_sse.sse if is_sse else mcp_http.streamable_http)(
+        peer, address=address, headers=headers or {}, timeout_seconds=timeout_seconds
+    )
     async with mcp_wire.open_session(
-        url, timeout_seconds=timeout_seconds, headers=headers
+        peer,
+        way,
+        # SSE is older than any other way to begin.
+        mode="legacy" if is_sse else "auto",
+        timeout_seconds=timeout_seconds,
     ) as wire:
         yield McpSession(wire)
 

@@ -37,6 +37,9 @@ from pytest_harbor.protocols import chat_completions
 from pytest_harbor.protocols.chat_completions import Completion, ToolCall, Usage
 from pytest_harbor.sandboxes.api import ExecResult
 from scripted_sandbox import ScriptedProvider, ScriptedSandbox
+from servers.rubbish_sse import misbehaving_sse
+from servers.running import serving
+from servers.sdk_tools import build
 
 DEFAULTS = parse_policy([])
 
@@ -413,6 +416,7 @@ def test_tools_of_mcp_servers(run, turn):
             ),
             McpServer("old", "sse", url="http://127.0.0.1:1/sse"),
             McpServer("gone", "streamable-http", url="http://127.0.0.1:1/mcp"),
+            McpServer("pipe", "stdio", command="serve"),
         )
         result = run(server, turn(mcp_servers=servers))
     assert env.state == {"notes": ["hi"]}
@@ -421,7 +425,33 @@ def test_tools_of_mcp_servers(run, turn):
     assert [warning.split(":")[0] for warning in result.warnings] == [
         "MCP server 'old' is left out",
         "MCP server 'gone' is left out",
+        "MCP server 'pipe' is left out",
     ]
+
+
+def test_tools_of_a_server_over_sse(run, turn):
+    call = Call("add", {"a": 2, "b": 3})
+    with serving(build(over_sse=True)) as url:
+        servers = (McpServer("sums", "sse", url=f"{url}/sse"),)
+        with ModelServer(Scene("do it", call, Say("ok"))) as server:
+            result = run(server, turn(mcp_servers=servers))
+    [told] = [m.text for m in server.turns[-1].conversation if m.role == "tool"]
+    assert (told, result.warnings) == ("5", ())
+
+
+def test_a_server_that_dies_fails_its_calls_alone(run, turn):
+    """Not the agent, which goes on without it."""
+    calls = (Call("fall", {}), Call("fall", {}), Run("ls"))
+    with misbehaving_sse() as (url, _):
+        servers = (McpServer("rogue", "sse", url=f"{url}/ended-call/sse"),)
+        with ModelServer(Scene("do it", *calls, Say("ok"))) as server:
+            result = run(server, turn(mcp_servers=servers))
+    told = [m.text for m in server.turns[-1].conversation if m.role == "tool"]
+    assert told == [
+        *[f"error: {url}/ended-call/sse ended the session"] * 2,
+        "ran ls as alice\n[exit code 3]",
+    ]
+    assert (result.text, result.failure) == ("ok", None)
 
 
 def test_names_of_tools_are_the_endpoints_and_differ():
@@ -436,21 +466,22 @@ def test_names_of_tools_are_the_endpoints_and_differ():
 
 
 @pytest.mark.parametrize(
-    ("url", "reached"),
+    ("url", "address"),
     [
-        ("http://localhost:8000/mcp", "http://10.0.0.1:8000/mcp"),
-        ("http://notes:8000/mcp", "http://10.0.0.2:8000/mcp"),
-        ("https://example.com/mcp", "https://example.com/mcp"),
+        ("http://localhost:8000/mcp", "10.0.0.1"),
+        ("http://[::1]:8000/mcp", "10.0.0.1"),
+        ("http://notes:8000/mcp", "10.0.0.2"),
+        ("https://example.com/mcp", None),
     ],
 )
-def test_servers_are_reached_from_this_machine(sandbox, url, reached):
+def test_servers_are_reached_from_this_machine(sandbox, url, address):
     class At(ScriptedSandbox):
         async def address(self):
             return self.id
 
     main = At(sandbox.owner, "10.0.0.1")
     main.sidecars["notes"] = At(sandbox.owner, "10.0.0.2")
-    assert anyio.run(RemoteTools(main)._reachable, url) == reached
+    assert anyio.run(RemoteTools(main)._address, url) == address
 
 
 @pytest.mark.parametrize("end", ["budget", "outage"])
