@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Final, Literal, TypeAlias, cast, get_args
 
 from pytest_harbor.errors import (
@@ -115,8 +116,22 @@ def parse_policy(lines: Iterable[str]) -> OutcomePolicy:
                 "status:<number>, kind:<name>, class:<name> or default, then '=' and "
                 f"one of {', '.join(ACTIONS)} (classes: {', '.join(CLASSES)})"
             )
+        _refuse_typo(name, line)
         rules.setdefault(name, cast("Action", action))
     return OutcomePolicy(rules)
+
+
+def _refuse_typo(name: str, line: str) -> None:
+    """A kind may be an agent's own, but not one that is nearly ours: it would never match."""
+    what, _, kind = name.partition(":")
+    if what != "kind" or kind in _CLASS_OF_KIND:
+        return
+    near = get_close_matches(kind, _CLASS_OF_KIND, n=1, cutoff=0.9)
+    if near:
+        raise SettingsError(
+            f"harbor_agent_outcome_policy: {line!r}: there is no such kind; did you mean "
+            f"kind:{near[0]}?"
+        )
 
 
 def _is_name(name: str) -> bool:

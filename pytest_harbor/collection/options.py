@@ -336,9 +336,19 @@ def resolve(config: pytest.Config) -> Settings:
             )
         values["agents"] = ("oracle", "nop")
     try:
-        return Settings(**values)
+        settings = Settings(**values)
+        _check_policy(settings)
     except SettingsError as error:
         raise pytest.UsageError(_with_origin(str(error), origins)) from None
+    return settings
+
+
+def _check_policy(settings: Settings) -> None:
+    """Read the rules once here: else each episode would be refused for the same line."""
+    if settings.agent_outcome_policy:
+        from pytest_harbor.agents.outcome_policy import parse_policy
+
+        parse_policy(settings.agent_outcome_policy)
 
 
 def _given(

@@ -287,7 +287,7 @@ def _judge_failure(stage: Stage, draft: TurnDraft, failure: AgentError) -> Actio
     if action != "verify" or not draft.agent_timed_out:
         draft.failed(failure.kind, failure.message)
     if action == "verify":
-        what = failure.message
+        what = failure.message.strip()
         if not draft.agent_timed_out:
             what = f"the agent failed ({failure.kind}): {what}"
         draft.warn(f"{what}; its work is graded")

@@ -79,3 +79,9 @@ def test_a_bad_line_is_named(line):
         parse_policy(["default = verify", line])
     assert repr(line.strip()) in str(caught.value)
     assert "count_as_zero" in str(caught.value)
+
+
+def test_a_kind_that_is_nearly_ours_is_a_slip():
+    with pytest.raises(SettingsError, match="did you mean kind:agent_timeout"):
+        parse_policy(["kind:agent_time_out = fail"])
+    assert parse_policy(["kind:mycli_refused = fail"]).action("mycli_refused") == "fail"

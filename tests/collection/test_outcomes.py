@@ -216,6 +216,10 @@ def test_exit_codes(project: Project) -> None:
         (["--harbor-agent=noop"], "*unknown agent 'noop'*Did you mean 'nop'*"),
         (["--harbor-sandbox=dokcer"], "*unknown sandbox 'dokcer'*'docker'*"),
         (["--harbor-validate", "--harbor-agent=nop"], "*its own agents*"),
+        (
+            ["-oharbor_agent_outcome_policy=retry"],
+            "*outcome_policy: 'retry' is no rule*",
+        ),
     ],
 )
 def test_bad_values_are_usage_errors(
