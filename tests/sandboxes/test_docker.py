@@ -30,6 +30,7 @@ from pytest_harbor.sandboxes.api import TASK_LABEL
 from pytest_harbor.sandboxes.docker import client as client_module
 from pytest_harbor.sandboxes.docker.client import DaemonError
 from pytest_harbor.sandboxes.docker.install import AGENT_LABEL
+from pytest_harbor.sandboxes.docker.launcher import Launcher
 from pytest_harbor.sandboxes.docker.provider import DockerProvider
 from pytest_harbor.sandboxes.docker.sweep import OWNER_LABEL
 from pytest_harbor.sandboxes.environment import EnvironmentSpec, Limits, Network
@@ -520,7 +521,7 @@ def _assert_gone(client: docker.DockerClient, name: str) -> None:
 
 OWNER = """
 import anyio, sys
-from pytest_harbor.sandboxes.environment import (EnvironmentSpec)
+from pytest_harbor.sandboxes.environment import EnvironmentSpec
 from pytest_harbor.sandboxes.docker.provider import DockerProvider
 
 async def main():
@@ -726,7 +727,7 @@ async def test_forced_build_ignores_what_is_there_once(provider, build):
 
 BUILDER = """
 import anyio, pathlib, sys
-from pytest_harbor.sandboxes.environment import (EnvironmentSpec)
+from pytest_harbor.sandboxes.environment import EnvironmentSpec
 from pytest_harbor.sandboxes.docker.provider import DockerProvider
 
 async def main():
@@ -924,14 +925,20 @@ async def test_networks_that_podman_would_leave_open(
     provider, spec, component, network, refused
 ):
     facts = {"ApiVersion": "1.41", "Version": "4", "Components": [{"Name": component}]}
-    provider._engine = client_module.Engine({}, facts)
+    provider._launcher = Launcher(
+        client_module.Engine({}, facts),
+        session="",
+        max_starts=1,
+        no_new_privileges=True,
+        egress_image="",
+    )
     with (
         pytest.raises(UnsupportedByProvider, match="Podman")
         if refused
         else (contextlib.nullcontext())
     ):
         provider.check(_with(spec, **network), [None])
-    provider._engine = None
+    provider._launcher = None
 
 
 def test_docker_is_not_imported_by_looking_the_provider_up():

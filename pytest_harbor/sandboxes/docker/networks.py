@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import docker
 
-from pytest_harbor.errors import SandboxLost
+from pytest_harbor.errors import SandboxLost, UnsupportedByProvider
 from pytest_harbor.sandboxes.docker.client import DaemonError, Engine, daemon_errors
 from pytest_harbor.sandboxes.docker.egress import BRIDGE, Egress, denied
 from pytest_harbor.sandboxes.environment import EnvironmentSpec, Network
@@ -144,3 +144,15 @@ class Networks:
             return BRIDGE
         egress = self.egresses.get(network)
         return egress.network if egress is not None else None
+
+
+def check_enforced(engine: Engine, spec: EnvironmentSpec) -> None:
+    """Refuse what Podman would leave open. Raises UnsupportedByProvider."""
+    is_filtered = spec.network == "allowlist" and spec.allowed_hosts
+    is_project = spec.compose_file is not None and spec.network == "no-network"
+    if engine.is_podman and (is_filtered or is_project or spec.phase_networks):
+        raise UnsupportedByProvider(
+            "network_mode: Podman's internal networks reach this machine. Only Docker's "
+            "own daemon enforces 'allowlist', a network of [agent] or [verifier] alone, "
+            "and 'no-network' with a Compose file"
+        )
