@@ -17,10 +17,9 @@ from pytest_harbor.agents.trajectory import (
     ObservationResult,
     Step,
     Trajectory,
-    add_known,
-    final_metrics,
 )
 from pytest_harbor.agents.trajectory import ToolCall as RecordedCall
+from pytest_harbor.agents.trajectory_totals import add_known, final_metrics
 from pytest_harbor.protocols.chat_completions import Completion, ToolCall
 
 LOG_NAME: Final = "chat.json"

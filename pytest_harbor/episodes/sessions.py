@@ -66,7 +66,8 @@ def keep_trajectory(
         return ran[0].trajectory if len(ran) == 1 else None
     if not this.trajectories:
         return None
-    from pytest_harbor.agents.trajectory import join_trajectories, read_trajectory
+    from pytest_harbor.agents.trajectory import read_trajectory
+    from pytest_harbor.agents.trajectory_totals import join_trajectories
 
     try:
         turns = [read_trajectory(turn) for turn in this.trajectories]

@@ -13,11 +13,13 @@ from pytest_harbor.agents.trajectory import (
     FinalMetrics,
     Metrics,
     Step,
-    Totals,
     Trajectory,
+    read_trajectory,
+)
+from pytest_harbor.agents.trajectory_totals import (
+    Totals,
     final_metrics,
     join_trajectories,
-    read_trajectory,
     totals,
 )
 from pytest_harbor.errors import HarborError, TrajectoryError

@@ -21,9 +21,8 @@ from pytest_harbor.agents.trajectory import (
     SubagentTrajectoryRef,
     ToolCall,
     Trajectory,
-    final_metrics,
-    totals,
 )
+from pytest_harbor.agents.trajectory_totals import final_metrics, totals
 
 _VERSION: Final = re.compile(r"\d+(?:\.\d+)+\S*")
 

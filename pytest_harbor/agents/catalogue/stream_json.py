@@ -28,13 +28,8 @@ from pytest_harbor.agents.catalogue.steps import (
     version_of,
 )
 from pytest_harbor.agents.command.declaration import CommandRun
-from pytest_harbor.agents.trajectory import (
-    AgentInfo,
-    FinalMetrics,
-    Metrics,
-    Trajectory,
-    add_known,
-)
+from pytest_harbor.agents.trajectory import AgentInfo, FinalMetrics, Metrics, Trajectory
+from pytest_harbor.agents.trajectory_totals import add_known
 
 _USAGE: Final = (
     "input_tokens",

@@ -311,7 +311,8 @@ def read_atif(run: CommandRun) -> AgentResult:
 
     The final message is the last one of the agent, else the standard output.
     """
-    from pytest_harbor.agents.trajectory import read_trajectory, totals
+    from pytest_harbor.agents.trajectory import read_trajectory
+    from pytest_harbor.agents.trajectory_totals import totals
 
     text = run.output.strip() or None
     if not run.files:
