@@ -1,4 +1,4 @@
-"""The refusals at load that need more than one key or file (spec 19.6)."""
+"""Refuse keys that contradict each other, the folder, or this runner (spec 19.6)."""
 
 from __future__ import annotations
 
@@ -8,15 +8,9 @@ from itertools import chain
 from pytest_harbor.tasks.findings import Findings
 from pytest_harbor.tasks.folder.artifact_paths import protected_by
 from pytest_harbor.tasks.folder.compose_services import service_names
-from pytest_harbor.tasks.folder.dataset import Dataset
-from pytest_harbor.tasks.folder.inputs import Input
+from pytest_harbor.tasks.folder.dataset import TASK_FILE
 from pytest_harbor.tasks.folder.layout import (
     COMPOSE_FILE,
-    DOCKERFILE,
-    PYTHON_VERIFIER,
-    SOLVE_SCRIPT,
-    TEST_SCRIPT,
-    TRAJECTORY,
     Layout,
 )
 from pytest_harbor.tasks.folder.model import (
@@ -33,140 +27,11 @@ from pytest_harbor.tasks.folder.modes import (
     declared_mode,
     verifier_environment,
 )
-from pytest_harbor.tasks.folder.names import folded, is_label
-
-TOML = "task.toml"
-
-
-def check_layout(
-    config: TaskConfig,
-    layout: Layout,
-    dataset: Dataset | None,
-    found: Findings,
-    *,
-    is_multi_step: bool,
-) -> None:
-    """Refuse what a folder lacks: X02, X03, X04's clear case, X07 to X10."""
-    if is_multi_step:
-        _check_step_names(config, found)
-        for step in config.steps:
-            _check_step_folder(step, layout, dataset, found)
-        for name in layout.other_steps:
-            found.warn(f"steps/{name}/: no [[steps]] table names it, so it is not run")
-    else:
-        _check_single_step(config, layout, dataset, found)
-
-    for name, entry, script in _scripts(layout):
-        if entry is not None and script in entry.files and not entry.has(script):
-            found.problem(f"{name}/.harborignore", f"must not leave out {script}")
-    if (
-        layout.has_root_dockerfile
-        and layout.environment is None
-        and not config.environment.docker_image
-    ):
-        found.problem(
-            DOCKERFILE,
-            "lies at the task's root, where nothing reads it: move it, with the files"
-            " it copies, to environment/",
-            "X04",
-        )
-
-
-def _check_single_step(
-    config: TaskConfig, layout: Layout, dataset: Dataset | None, found: Findings
-) -> None:
-    if layout.instruction is None:
-        found.problem(
-            "instruction.md", "is missing; write down what the agent is to do", "X02"
-        )
-    has_verifier = layout.tests is not None and (
-        TEST_SCRIPT in layout.tests.files or layout.tests.has(PYTHON_VERIFIER)
-    )
-    if not (
-        has_verifier
-        or (dataset is not None and dataset.verifier_py is not None)
-        or _image_brings_tests(config, layout)
-    ):
-        found.problem("tests/test.sh", "no verifier: add tests/test.sh", "X03")
-    if layout.has_root_trajectory:
-        found.warn(f"{TRAJECTORY}: is not given to the agent; it is ignored")
-
-
-def _image_brings_tests(config: TaskConfig, layout: Layout) -> bool:
-    if declared_mode(config, None) != "separate":
-        return False
-    environment = verifier_environment(config, None)
-    return bool(environment.is_own and environment.config.docker_image) or (
-        builds_from_tests(
-            config, None, has_tests_dockerfile=has_tests_dockerfile(layout)
-        )
-    )
-
-
-def has_tests_dockerfile(layout: Layout) -> bool:
-    """True when ``tests/`` can be built into the verifier's sandbox."""
-    return layout.tests is not None and layout.tests.has(DOCKERFILE)
-
-
-def _check_step_names(config: TaskConfig, found: Findings) -> None:
-    used: set[str] = set()
-    for step in config.steps:
-        if folded(step.name) in used:
-            found.problem(
-                f"{TOML}: [[steps]].name",
-                f"step name '{step.name}' is used twice"
-                " (upper and lower case count as the same); rename one",
-                "X10",
-            )
-        used.add(folded(step.name))
-
-
-def _check_step_folder(
-    step: StepConfig, layout: Layout, dataset: Dataset | None, found: Findings
-) -> None:
-    name, files = step.name, layout.steps[step.name]
-    if any(problem.where == f"steps/{name}" for problem in found.problems):
-        return  # it is there, but leads out of the task folder
-    if not files.exists:
-        found.problem(
-            f"{TOML}: step '{name}'",
-            f"folder steps/{name}/ is missing; a step's folder has the step's name",
-            "X07",
-        )
-        return
-    if files.instruction is None:
-        found.problem(
-            f"steps/{name}/instruction.md",
-            f"step '{name}': instruction.md is missing;"
-            " write down what the agent is to do",
-            "X08",
-        )
-    if not any(_has_file(entry, TEST_SCRIPT) for entry in (files.tests, layout.tests)):
-        python = any(
-            _has_file(entry, PYTHON_VERIFIER) for entry in (files.tests, layout.tests)
-        ) or (dataset is not None and dataset.verifier_py is not None)
-        found.problem(
-            f"steps/{name}/tests/test.sh",
-            f"step '{name}': no test.sh in steps/{name}/tests/ or tests/; add one"
-            + (" (Python verifiers are single-step only)" if python else ""),
-            "X09",
-        )
-
-
-def _has_file(entry: Input | None, name: str) -> bool:
-    return entry is not None and name in entry.files
-
-
-def _scripts(layout: Layout) -> Iterator[tuple[str, Input | None, str]]:
-    yield "tests", layout.tests, TEST_SCRIPT
-    yield "solution", layout.solution, SOLVE_SCRIPT
-    for name, step in layout.steps.items():
-        yield f"steps/{name}/tests", step.tests, TEST_SCRIPT
-        yield f"steps/{name}/solution", step.solution, SOLVE_SCRIPT
+from pytest_harbor.tasks.folder.names import is_label
 
 
 def check_config(config: TaskConfig, layout: Layout, found: Findings) -> None:
-    """Refuse keys that contradict each other, the folder, or this runner."""
+    """Refuse a task for its keys; for its files, :mod:`.layout_checks` does."""
     _check_label(config, found)
     _check_supported(config, found)
     _check_mode_conflicts(config, found)
@@ -176,7 +41,7 @@ def check_config(config: TaskConfig, layout: Layout, found: Findings) -> None:
     _check_protected(config, found)
     if config.environment.docker_image and layout.has_dockerfile:
         found.note(
-            f"{TOML}: [environment].docker_image is used, environment/Dockerfile is not"
+            f"{TASK_FILE}: [environment].docker_image is used, environment/Dockerfile is not"
         )
 
 
@@ -184,9 +49,9 @@ def _check_label(config: TaskConfig, found: Findings) -> None:
     if config.task is None:
         return
     if config.task.name is None:
-        found.warn(f"{TOML}: [task].name is missing (org/name)")
+        found.warn(f"{TASK_FILE}: [task].name is missing (org/name)")
     elif not is_label(config.task.name):
-        found.warn(f"{TOML}: [task].name: '{config.task.name}' is not org/name")
+        found.warn(f"{TASK_FILE}: [task].name: '{config.task.name}' is not org/name")
 
 
 def _environments(config: TaskConfig) -> Iterator[tuple[str, EnvironmentConfig]]:
@@ -210,14 +75,14 @@ def _check_supported(config: TaskConfig, found: Findings) -> None:
         }
         for key in filter(unsupported.__getitem__, unsupported):
             found.problem(
-                f"{TOML}: {table}.{key.split()[0]}",
+                f"{TASK_FILE}: {table}.{key.split()[0]}",
                 f"{key} is not supported by this runner",
                 "X28",
             )
     for label, verifier in _verifiers(config):
         if verifier.inputs is not None:
             found.problem(
-                f"{TOML}: {label}.inputs",
+                f"{TASK_FILE}: {label}.inputs",
                 "sidecar inputs are not supported; remove it",
                 "X28",
             )
@@ -237,7 +102,7 @@ def _check_mode_conflicts(config: TaskConfig, found: Findings) -> None:
                 "[verifier.environment]" if is_task else "[steps.verifier.environment]"
             )
             found.problem(
-                f"{TOML}: {label if is_task else label.split(': ')[0]}",
+                f"{TASK_FILE}: {label if is_task else label.split(': ')[0]}",
                 f'environment_mode = "shared" conflicts with {table}; remove one',
                 "X13" if is_task else "X12",
             )
@@ -249,13 +114,13 @@ def _check_networks(config: TaskConfig, found: Findings) -> None:
     ]
     if config.verifier.restricts_network and shared:
         found.problem(
-            f"{TOML}: [verifier].network_mode",
+            f"{TASK_FILE}: [verifier].network_mode",
             f"[verifier] restricts the network but step '{shared[0]}' verifies in the"
             ' agent\'s sandbox; set environment_mode = "separate"',
             "X16",
         )
     for step in config.steps:
-        where = f"{TOML}: step '{step.name}'"
+        where = f"{TASK_FILE}: step '{step.name}'"
         if step.agent.restricts_network:
             found.problem(
                 where,
@@ -289,12 +154,12 @@ def _check_separate(config: TaskConfig, layout: Layout, found: Findings) -> None
         if step is not None:
             has_own_tests = layout.steps[step.name].tests is not None
             if text := own_tests_problem(config, step, has_own_tests):
-                found.problem(f"{TOML}: step '{step.name}'", text, "X11")
+                found.problem(f"{TASK_FILE}: step '{step.name}'", text, "X11")
                 continue
         if (table := _without_image(config, step, layout)) and table not in refused:
             refused.add(table)
             found.problem(
-                f"{TOML}: {table}",
+                f"{TASK_FILE}: {table}",
                 "separate verification needs an image: set docker_image in it",
                 "X24",
             )
@@ -329,7 +194,7 @@ def _without_image(
         or layout.compose_file is not None
     )
     if not in_containers or builds_from_tests(
-        config, step, has_tests_dockerfile=has_tests_dockerfile(layout)
+        config, step, has_tests_dockerfile=layout.has_tests_dockerfile
     ):
         return None
     return environment.table
@@ -353,7 +218,7 @@ def _check_services(config: TaskConfig, layout: Layout, found: Findings) -> None
     for service, where in named.items():
         if service not in defined:
             found.problem(
-                f"{TOML}: {where}",
+                f"{TASK_FILE}: {where}",
                 f"service '{service}' is not defined in environment/{COMPOSE_FILE}",
                 "X26",
             )
@@ -385,7 +250,7 @@ def _check_protected(config: TaskConfig, found: Findings) -> None:
         folder = _overlap(config, entry)
         if folder is None:
             continue
-        where = f"{TOML}: {_artifacts_of(name)}"
+        where = f"{TASK_FILE}: {_artifacts_of(name)}"
         text = f"{entry.source}: overlaps {folder}, which belongs to the runner"
         if any(step is None or name in (None, step.name) for step in separate):
             found.problem(

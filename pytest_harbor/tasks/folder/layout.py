@@ -63,6 +63,11 @@ class Layout:
     answer: str | None = None
 
     @property
+    def has_tests_dockerfile(self) -> bool:
+        """True when ``tests/`` can be built into the verifier's sandbox."""
+        return self.tests is not None and self.tests.has(DOCKERFILE)
+
+    @property
     def excluded(self) -> dict[str, frozenset[str]]:
         """Per input folder the paths that ``.harborignore`` drops."""
         inputs = {"tests": self.tests, "solution": self.solution}

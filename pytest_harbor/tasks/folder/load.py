@@ -8,11 +8,7 @@ from typing import Any
 
 from pytest_harbor.errors import Problem, TaskLoadError
 from pytest_harbor.tasks.findings import Findings
-from pytest_harbor.tasks.folder.checks import (
-    check_config,
-    check_layout,
-    has_tests_dockerfile,
-)
+from pytest_harbor.tasks.folder.checks import check_config
 from pytest_harbor.tasks.folder.dataset import TASK_FILE, Dataset
 from pytest_harbor.tasks.folder.inputs import Input
 from pytest_harbor.tasks.folder.layout import (
@@ -22,6 +18,7 @@ from pytest_harbor.tasks.folder.layout import (
     Layout,
     read_layout,
 )
+from pytest_harbor.tasks.folder.layout_checks import check_layout
 from pytest_harbor.tasks.folder.legacy import modernise_task
 from pytest_harbor.tasks.folder.model import TaskConfig
 from pytest_harbor.tasks.folder.task import StepFiles, Task
@@ -136,7 +133,7 @@ def _task(
         warnings=found.lines,
         excluded=layout.excluded,
         has_test_script=has_test_script,
-        has_tests_dockerfile=has_tests_dockerfile(layout),
+        has_tests_dockerfile=layout.has_tests_dockerfile,
         has_solve_script=_has(layout.solution, SOLVE_SCRIPT),
         answer=layout.answer,
         has_dockerfile=layout.has_dockerfile,
