@@ -149,11 +149,16 @@ class _Session:
     ) -> pytest.Collector | None:
         if file_path.suffix == ".json":
             return self._collect_json(file_path, parent)
-        if file_path.name != DATASET_FILE:
-            return None
-        from pytest_harbor.collection.folders import collect_dataset
+        if file_path.name == DATASET_FILE:
+            from pytest_harbor.collection.folders import collect_dataset
 
-        return collect_dataset(file_path, parent)
+            return collect_dataset(file_path, parent)
+        if file_path.suffix == ".toml" and self._root.isinitpath(file_path):
+            # Only by its name: the tasks of an eval are collected in their places.
+            from pytest_harbor.collection.step_evals import collect_eval
+
+            return collect_eval(file_path, parent)
+        return None
 
     def _collect_json(
         self, path: Path, parent: pytest.Collector

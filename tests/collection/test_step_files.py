@@ -105,6 +105,25 @@ def test_the_ini_key_names_other_places(project: Project):
     ]
 
 
+def test_an_eval_that_is_named_collects_its_tasks(project: Project):
+    for name in ("reply", "refund", "other"):
+        step_file(project, f"b/tasks/{name}.json")
+    project.file("b/evals/nightly.toml", 'tasks = ["reply", "other"]')
+    project.file("b/evals/bad.toml", 'tasks = ["replay"]')
+    project.file("b/aliases.toml", "")
+    every = [f"b/tasks/{name}.json::{name}" for name in ("other", "refund", "reply")]
+    assert project.ids("b") == every
+    assert project.ids("b/evals/nightly.toml") == [every[2], every[0]]
+    assert project.ids("b/evals/nightly.toml", "-k", "other") == [every[0]]
+    result = project.run("b/evals/bad.toml")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(
+        [
+            "evals/bad.toml: tasks[[]0]: no task 'replay' in tasks/ (did you mean 'reply'[?])"
+        ]
+    )
+
+
 def test_artifacts_are_not_collected(project: Project):
     step_file(project, "b/tasks/t.json")
     project.file("b/artifacts/code/test_planted.py", "raise SystemExit('planted')")
