@@ -138,6 +138,14 @@ def _member(name: str, mode: int) -> tarfile.TarInfo:
     return info
 
 
+DEEPEST = 200
+"""Folders in each other that are copied; what lies deeper stays in the sandbox."""
+
+
+_NAME_CHARS = 400
+"""Of a name that is told: each of a hundred thousand may have thousands."""
+
+
 @dataclass
 class _Unpacking:
     """State of one :func:`unpack`."""
@@ -150,10 +158,13 @@ class _Unpacking:
     bytes: int = 0
     kind: str | None = None
     links: list[tuple[Path, str]] = field(default_factory=list)
+    real: set[Path] = field(default_factory=set)
+    """Folders that are there, and no links."""
     dropped: list[str] = field(default_factory=list)
 
     def drop(self, name: str, why: str) -> None:
-        self.dropped.append(f"{name}: {why}")
+        shown = name if len(name) <= _NAME_CHARS else f"...{name[-_NAME_CHARS:]}"
+        self.dropped.append(f"{shown}: {why}")
 
     def drop_link(self, path: Path, why: str) -> None:
         self.drop(str(path.relative_to(self.target)), why)
@@ -212,6 +223,10 @@ def _unpack_member(
         work.drop(member.name, "its name reaches outside")
         return
     inner = parts[1:]
+    if len(inner) > DEEPEST:
+        _count(member, work)
+        work.drop("/".join(inner), "too many folders deep")
+        return
     if inner and is_excluded(inner, work.exclude):
         return
     if not inner:
@@ -252,7 +267,7 @@ def _unpack_root(
 def _unpack_inner(
     tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path, work: _Unpacking
 ) -> None:
-    if not _real_parents(path.parent, work.target):
+    if not _real_parents(path.parent, work):
         work.drop(member.name, "something else is in the place of its folder")
     elif member.isdir():
         work.folders += 1
@@ -284,16 +299,24 @@ def _why_not(member: tarfile.TarInfo) -> str:
     return "links out stay in the sandbox"
 
 
-def _real_parents(folder: Path, top: Path) -> bool:
-    """Make the folders between ``top`` and ``folder``; False if a link is in the way."""
-    current = top
-    current.mkdir(parents=True, exist_ok=True)
-    for part in folder.relative_to(top).parts:
-        current = current / part
+def _real_parents(folder: Path, work: _Unpacking) -> bool:
+    """Make the folders between the target and ``folder``; False if a link is in the way.
+
+    What has been looked at is remembered: a chain of folders costs its length, not the
+    square of it. Links come last and never in the place of a folder.
+    """
+    above: list[Path] = []
+    while folder not in work.real and folder != work.target:
+        above.append(folder)
+        folder = folder.parent
+    folder.mkdir(parents=True, exist_ok=True)
+    work.real.add(folder)
+    for current in reversed(above):
         with contextlib.suppress(FileExistsError):
             current.mkdir()
         if current.is_symlink() or not current.is_dir():
             return False
+        work.real.add(current)
     return True
 
 
@@ -318,7 +341,7 @@ def _copy_hard_link(member: tarfile.TarInfo, path: Path, work: _Unpacking) -> No
     if not inside or first.is_symlink() or not first.is_file():
         work.drop(member.name, "hard link to something outside")
         return
-    if not _real_parents(first.parent, work.target):
+    if not _real_parents(first.parent, work):
         work.drop(member.name, "hard link through a link")
         return
     work.files += 1
@@ -337,11 +360,7 @@ def _make_links(work: _Unpacking) -> None:
         if link.startswith("/") or "\0" in link:
             work.drop_link(path, f"link out: {link}")
             continue
-        if (
-            path.is_symlink()
-            or path.exists()
-            or not _real_parents(path.parent, work.target)
-        ):
+        if path.is_symlink() or path.exists() or not _real_parents(path.parent, work):
             work.drop_link(path, "something else is in its place")
             continue
         try:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import io
 import tarfile
+from pathlib import Path
 
 import pytest
 
 from pytest_harbor.errors import TransferFailed
-from pytest_harbor.sandboxes.transfer import pack, unpack
+from pytest_harbor.sandboxes.transfer import DEEPEST, pack, unpack
 from pytest_harbor.sandboxes.transfer_types import TransferLimits, Upload
 
 
@@ -237,6 +238,27 @@ class TestUnpack:
         result = unpack(stream_of(*rows), "/x", tmp_path / "t", limits=limits)
         assert (result.status, result.reason) == ("failed", "more than 4 files")
         assert len(result.dropped) == 4
+
+    def test_what_lies_too_deep_is_dropped(self, tmp_path):
+        rows = [("x" + "/d" * depth, DIR, "") for depth in range(1, DEEPEST + 3)]
+        rows += [("x" + "/d" * 2 * DEEPEST + "/f", REG, b"f"), ("x/top", REG, b"t")]
+        result = unpack(stream_of(*rows), "/x", tmp_path / "t")
+        assert [line.partition(": ")[2] for line in result.dropped] == [
+            "too many folders deep"
+        ] * 3
+        assert max(map(len, result.dropped)) < 500  # d/d/d/... alone has more
+        assert len(list((tmp_path / "t").rglob("d"))) == DEEPEST
+        assert (tmp_path / "t/top").read_bytes() == b"t"
+
+    def test_a_chain_of_folders_is_looked_at_once(self, tmp_path, monkeypatch):
+        made = []
+        mkdir = Path.mkdir
+        monkeypatch.setattr(
+            Path, "mkdir", lambda path, **how: (made.append(path), mkdir(path, **how))
+        )
+        rows = [("x" + "/d" * depth, DIR, "") for depth in range(1, DEEPEST)]
+        unpack(stream_of(*rows), "/x", tmp_path / "t")
+        assert len(made) < 4 * DEEPEST
 
     def test_folders_count_towards_the_cap(self, tmp_path):
         rows = [("x/a", DIR, ""), ("x/a/b", DIR, ""), ("x/c", DIR, "")]
