@@ -14,16 +14,26 @@ from private_daemon import DOCKERD, Daemon, private_daemon
 
 # pytester forgets what a run in this process imported; loaded here, the heavy
 # modules are loaded once for all tests.
+from pytest_harbor.agents.command import agent  # noqa: F401
 from pytest_harbor.collection import (  # noqa: F401
     bridge,
     folders,
+    interrupts,
     providers,
     running,
+    step_files,
+    step_handles,
+    step_running,
+    step_tests,
     terminal,
 )
 from pytest_harbor.episodes import episode, outcome  # noqa: F401
+from pytest_harbor.graphs import run  # noqa: F401
+from pytest_harbor.graphs.steps import registry  # noqa: F401
+from pytest_harbor.results import step_text  # noqa: F401
 from pytest_harbor.sandboxes.local.provider import LocalProvider
 from pytest_harbor.tasks.folder import load, plan  # noqa: F401
+from pytest_harbor.tasks.steps import load as load_steps  # noqa: F401
 
 
 @pytest.fixture(scope="session")

@@ -19,17 +19,17 @@ class Borrower(LocalProvider):
         self._lender = lender
 
     async def _probe(self) -> Capabilities:
-        ready = self._lender._ready
-        if ready is not None and not ready.folder.exists():  # the broker has ended
+        base = self._lender._base
+        if base is not None and not base.folder.exists():  # the broker has ended
             await self._lender.aclose()
             self._lender._found = None
         found = await self._lender.probe()
-        self._ready = self._lender._ready
+        self._base = self._lender._base
         return found
 
     async def aclose(self) -> None:
-        if self._ready is self._lender._ready:
-            self._ready = None
+        if self._base is self._lender._base:
+            self._base = None
         await super().aclose()
 
 
