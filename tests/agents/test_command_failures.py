@@ -32,6 +32,13 @@ def run(output="", errors="", exit_code: int | None = 1) -> CommandRun:
         ("502 Bad Gateway", "agent_request_failed", None),
         ("Segmentation fault", "agent_run_error", None),
         ("line 14290 of 4010 is wrong", "agent_run_error", None),
+        ("File x.py, line 401, in main", "agent_run_error", None),
+        ("429 passed, 1 failed in 503 s", "agent_run_error", None),
+        ("request failed with status code 429", "agent_rate_limited", 429),
+        ("statusCode: 429, responseHeaders: {}", "agent_rate_limited", 429),
+        ("APIError(status_code=401)", "agent_auth_error", 401),
+        ("{'error': {'code': 401}}", "agent_auth_error", 401),
+        ("HTTP/1.1 503", "agent_request_failed", None),
     ],
 )
 @pytest.mark.parametrize("stream", ["output", "errors"])
@@ -60,9 +67,12 @@ def test_a_command_that_is_not_there():
 
 
 def test_only_the_end_of_the_output_counts_and_is_shown():
-    failure = default_failure(run("429 " + "x" * 50_000))
+    # A tool's output, further up, is not what ended the run.
+    failure = default_failure(run("HTTP 429 " + "x" * 5_000))
     assert failure.kind == "agent_run_error"
     assert len(str(failure)) < 1000
+    assert RULES(run("out of credit" + "x" * 5_000)).status == 402
+    assert RULES(run("out of credit" + "x" * 50_000)) is None
 
 
 RULES = by_rules(

@@ -46,7 +46,7 @@ case ${{AGENT_VERSION:-latest}} in
   *.*.*) release=v$AGENT_VERSION ;;
   *) die "goose needs a whole version, not $AGENT_VERSION" ;;
 esac
-url=https://github.com/block/goose/releases/download/$release/goose-$machine-unknown-linux-gnu.tar.bz2
+url=https://github.com/aaif-goose/goose/releases/download/$release/goose-$machine-unknown-linux-gnu.tar.bz2
 fetch "$url" | bzip2 -dc | tar -x -C "$AGENT_PREFIX/bin" || die "cannot fetch $url"
 chmod 755 "$AGENT_PREFIX/bin/goose"
 """

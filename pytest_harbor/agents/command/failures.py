@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from pytest_harbor.agents.command.declaration import CommandRun, FailureClassifier
@@ -25,6 +26,9 @@ from pytest_harbor.errors import (
 SHOWN_CHARS: Final = 600
 _READ_CHARS: Final = 20_000
 """Of the end of each stream: what ended a run is said last."""
+_LAST_WORDS_CHARS: Final = 4_000
+"""Of that, what is read without rules of the declaration's own: further up stands what the
+agent's tools printed, and a task may be about servers that refuse."""
 
 NOT_FOUND_TEXT: Final = "pytest-harbor: no such command in the sandbox:"
 """Printed by :mod:`.agent`'s own wrapper."""
@@ -47,14 +51,20 @@ class FailureRule:
         return re.search(self.pattern, text) is not None
 
 
+def _status(number: str, words: str) -> str:
+    """A status as people write it: a number alone may be of a line, or a time."""
+    before = r"\b(?:http(?:/[\d.]+)?|(?:status[_ ]?)?code|status|error)\W{1,4}(?:code\W{0,3})?"
+    return rf"(?:{before}{number}\b|\b{number}\W{{1,3}}(?:{words}))"
+
+
 _REQUESTS: Final = (
     FailureRule(
-        r"(?i)\b429\b|\brate.?limit|too many requests|\boverloaded|quota exceeded",
+        rf"(?i){_status('429', 'too many')}|\brate.?limit|too many requests|\boverloaded|quota exceeded",
         kind=AGENT_RATE_LIMITED,
         status=429,
     ),
     FailureRule(
-        r"(?i)\b401\b|unauthorized|unauthenticated|(invalid|incorrect) api.?key"
+        rf"(?i){_status('401', 'unauth')}|unauthorized|unauthenticated|(invalid|incorrect) api.?key"
         r"|authentication.?(error|failed)",
         kind=AGENT_AUTH_ERROR,
         status=401,
@@ -62,7 +72,8 @@ _REQUESTS: Final = (
     FailureRule(
         r"(?i)ECONNREFUSED|ECONNRESET|ENOTFOUND|EAI_AGAIN|ETIMEDOUT|getaddrinfo"
         r"|could not resolve|name resolution|connection (refused|reset|error)"
-        r"|network is unreachable|fetch failed|\b50[0234]\b|service unavailable",
+        r"|network is unreachable|fetch failed|service unavailable"
+        rf"|{_status('50[0234]', 'internal server|bad gateway|gateway time')}",
         kind=AGENT_REQUEST_FAILED,
     ),
 )
@@ -73,17 +84,19 @@ def by_rules(rules: Sequence[FailureRule]) -> FailureClassifier:
 
     A rule without an exit code is about commands that failed.
     """
+    return partial(_classify, tuple(rules), _READ_CHARS)
 
-    def classify(run: CommandRun) -> AgentError | None:
-        text = _ends(run)
-        for rule in rules:
-            if rule.exit_code is None and run.exit_code in (0, None):
-                continue
-            if rule.matches(run, text):
-                return AgentError(said(run), rule.kind, rule.status)
-        return None
 
-    return classify
+def _classify(
+    rules: Sequence[FailureRule], chars: int, run: CommandRun
+) -> AgentError | None:
+    text = f"{run.output[-chars:]}\n{run.errors[-chars:]}"
+    for rule in rules:
+        if rule.exit_code is None and run.exit_code in (0, None):
+            continue
+        if rule.matches(run, text):
+            return AgentError(said(run), rule.kind, rule.status)
+    return None
 
 
 def default_failure(run: CommandRun) -> AgentError | None:
@@ -97,7 +110,7 @@ def default_failure(run: CommandRun) -> AgentError | None:
             "bring it, or use an image that has it",
             AGENT_CONFIG_ERROR,
         )
-    return by_rules(_REQUESTS)(run) or AgentError(said(run), AGENT_RUN_ERROR)
+    return _classify(_REQUESTS, _LAST_WORDS_CHARS, run) or AgentError(said(run))
 
 
 def said(run: CommandRun) -> str:
@@ -108,7 +121,3 @@ def said(run: CommandRun) -> str:
         how = f"it was killed by signal {code - 128}"
     text = (run.errors.strip() or run.output.strip())[-SHOWN_CHARS:]
     return f"{how}: {text}" if text else how
-
-
-def _ends(run: CommandRun) -> str:
-    return f"{run.output[-_READ_CHARS:]}\n{run.errors[-_READ_CHARS:]}"
