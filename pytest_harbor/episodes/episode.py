@@ -34,13 +34,14 @@ from pytest_harbor.episodes.rollup import roll_up
 from pytest_harbor.episodes.sandbox_set import SandboxSet
 from pytest_harbor.episodes.seed import Seed, check_provider, make_seed, refuse
 from pytest_harbor.episodes.sessions import close_after_the_end, keep_trajectory
+from pytest_harbor.episodes.stage import Stage
 from pytest_harbor.episodes.tries import (
     TURNS_FOLDER,
     Try,
     result_of,
     set_aside,
 )
-from pytest_harbor.episodes.turn import Stage, run_turn
+from pytest_harbor.episodes.turn import run_turn
 from pytest_harbor.errors import (
     CANCELLED,
     ENVIRONMENT_UNHEALTHY,

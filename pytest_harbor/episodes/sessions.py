@@ -5,19 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import anyio
 import anyio.to_thread
 
 from pytest_harbor.agents.python_agent import end_session
+from pytest_harbor.episodes.stage import Stage
 from pytest_harbor.episodes.tries import Try
 from pytest_harbor.errors import SandboxError, TrajectoryError
 from pytest_harbor.sandboxes.output import Masker
 from pytest_harbor.tasks.folder.plan_types import EpisodePlan
-
-if TYPE_CHECKING:
-    from pytest_harbor.episodes.turn import Stage
 
 TRAJECTORY: Final = "trajectory.json"
 """Of a session that served several turns, in the episode's folder."""

@@ -7,17 +7,12 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Final
 
 import anyio
 import anyio.to_thread
 
 from pytest_harbor.agents import oracle
-from pytest_harbor.agents.api import Agent, AgentTurn
-from pytest_harbor.agents.outcome_policy import Action
-from pytest_harbor.agents.python_agent import run_agent, set_up_agent
+from pytest_harbor.episodes.agent_phase import run_agent_phase
 from pytest_harbor.episodes.collect import collect
 from pytest_harbor.episodes.draft import TurnDraft
 from pytest_harbor.episodes.gates import gate_met
@@ -29,23 +24,18 @@ from pytest_harbor.episodes.prepare import (
     switch_user,
 )
 from pytest_harbor.episodes.result import Phase, TurnResult
-from pytest_harbor.episodes.sandbox_set import SandboxSet
-from pytest_harbor.episodes.seed import Seed, phase_network
 from pytest_harbor.episodes.sessions import close_session
+from pytest_harbor.episodes.stage import Stage
 from pytest_harbor.errors import (
-    AGENT_SETUP_TIMEOUT,
-    AGENT_TIMEOUT,
     VERIFIER_ERROR,
-    AgentError,
     SandboxError,
     SandboxLost,
     UnsupportedByProvider,
 )
-from pytest_harbor.reporter import Reporter
 from pytest_harbor.sandboxes.api import Sandbox
-from pytest_harbor.sandboxes.environment import Limits, Network, User
+from pytest_harbor.sandboxes.environment import Limits, User
 from pytest_harbor.sandboxes.transfer_types import Download, Upload
-from pytest_harbor.tasks.folder.plan_types import EpisodePlan, NetworkPlan, TurnPlan
+from pytest_harbor.tasks.folder.plan_types import TurnPlan
 from pytest_harbor.verification.artifacts import (
     CollectedArtifact,
     Placement,
@@ -57,51 +47,6 @@ from pytest_harbor.verification.verifier import (
     merge_logs,
     verify,
 )
-
-BUDGET_SLACK_SECONDS: Final = 1.0
-"""An agent that limits its own command by the budget gets to say how that ended."""
-
-
-@dataclass
-class Stage:
-    """What the turns of one try share."""
-
-    plan: EpisodePlan
-    seed: Seed
-    agent: Agent
-    sandbox: Sandbox
-    """The agent's."""
-    sandboxes: SandboxSet
-    report: Reporter
-    logs: Path
-    """Host folder of the turns' folders."""
-    image_user: User | None
-    """The sandbox's own default user."""
-    user_in_place: User | None
-    network_in_place: Network
-    agent_is_set_up: bool = False
-    session_is_open: bool = False
-    """True from an agent's start until its session closes (spec 16)."""
-    grading_files_left: bool = False
-    """True after a turn that verified in the agent's sandbox (spec 12.1)."""
-    transcript_left: bool = True
-    """False when that turn is known to have left no transcript."""
-    policy_says_retry: bool = False
-
-    def draft(self, turn: TurnPlan) -> TurnDraft:
-        """A fresh draft, and an empty folder for the turn on the host.
-
-        Nothing of an earlier run may be there: a reward file would count.
-        """
-        logs = self.logs / turn.name
-        shutil.rmtree(logs, ignore_errors=True)
-        (logs / "agent").mkdir(parents=True)
-        (logs / "verifier").mkdir()
-        return TurnDraft(turn, self.report, logs, self.plan.keeps_session)
-
-    def is_last(self, turn: TurnPlan) -> bool:
-        """True when no turn is declared after this one."""
-        return turn.index == len(self.plan.turns) - 1
 
 
 async def run_turn(stage: Stage, draft: TurnDraft) -> TurnResult:
@@ -131,7 +76,7 @@ async def _run_phases(stage: Stage, draft: TurnDraft) -> TurnResult:
         return draft.result("prepare_failed", reward=0.0 if is_graded else None)
 
     with _during(stage, draft, "agent"):
-        action = await _run_agent(stage, draft, user)
+        action = await run_agent_phase(stage, draft, user)
         if not stage.plan.keeps_session or stage.is_last(draft.plan):
             await close_session(stage, draft.logs / "agent", draft.warn)
         await _warn_of_refusals(stage.sandbox, draft, "agent")
@@ -170,16 +115,6 @@ def _warn_of_kills(draft: TurnDraft, phase: Phase, killed: int, limits: Limits) 
         draft.warn(f"out of memory in phase {phase}: {processes} killed{limit}")
 
 
-async def _switch_network(stage: Stage, phase: NetworkPlan | None) -> None:
-    """Give the agent's sandbox the network of a phase, its own for ``None``."""
-    wanted = stage.seed.environment.own_network
-    if phase is not None:
-        wanted = phase_network(phase)
-    if wanted != stage.network_in_place:
-        await stage.sandbox.set_network(wanted)
-        stage.network_in_place = wanted
-
-
 async def _warn_of_refusals(sandbox: Sandbox, draft: TurnDraft, phase: Phase) -> None:
     """Say what the allowlist refused: it explains many a bad reward. Raises SandboxLost."""
     for line in await sandbox.network_refusals():
@@ -195,7 +130,7 @@ def _agent_user(stage: Stage, turn: TurnPlan) -> User | None:
 
 async def _prepare(stage: Stage, draft: TurnDraft, user: User | None) -> None:
     sandbox, turn = stage.sandbox, draft.plan
-    await _switch_network(stage, None)
+    await stage.switch_network(None)
     await _clean_and_place(stage, draft, user)
     await switch_user(sandbox, user, stage.user_in_place)
     stage.user_in_place = user
@@ -223,77 +158,6 @@ async def _clean_and_place(stage: Stage, draft: TurnDraft, user: User | None) ->
     stage.grading_files_left = False
 
 
-async def _run_agent(stage: Stage, draft: TurnDraft, user: User | None) -> Action:
-    """Run the agent within its budget; returns what its outcome does to the turn."""
-    turn = draft.plan
-    budget = turn.agent_budget_seconds
-    logs = draft.logs / "agent"
-    agent_turn = AgentTurn(
-        instruction=turn.instruction,
-        sandbox=stage.sandbox,
-        step=turn.name,
-        index=turn.index,
-        user=user,
-        budget_seconds=budget,
-        logs=logs,
-        env=stage.seed.agent_env,
-        plan=turn,
-        continues=stage.session_is_open,
-        mcp_servers=stage.seed.mcp_servers,
-        skills_dir=stage.seed.skills_dir,
-        skills=stage.seed.skills,
-        network=turn.network.mode if turn.network else stage.plan.environment.network,
-    )
-    failure: AgentError | None = None
-    slack = getattr(stage.agent, "slack_seconds", BUDGET_SLACK_SECONDS)
-    limit = None if budget is None else budget + slack
-    try:
-        await _set_up_agent(stage, logs)
-        await _switch_network(stage, turn.network)
-        stage.session_is_open = True
-        with anyio.move_on_after(limit) as scope:
-            draft.agent = await run_agent(stage.agent, agent_turn)
-            failure = draft.agent.failure
-        if scope.cancelled_caught:
-            failure = AgentError(
-                f"the agent ran out of its {budget:g} s", AGENT_TIMEOUT
-            )
-    except AgentError as error:
-        failure = error
-    for warning in draft.agent.warnings:
-        draft.warn(warning)
-    if failure is None:
-        return "verify"
-    return _judge_failure(stage, draft, failure)
-
-
-async def _set_up_agent(stage: Stage, logs: Path) -> None:
-    """Let the agent prepare itself, once per try. Raises AgentError."""
-    if stage.agent_is_set_up:
-        return
-    limit = stage.plan.agent_setup_timeout_seconds
-    with anyio.move_on_after(limit) as scope:
-        await set_up_agent(stage.agent, stage.sandbox, logs)
-    if scope.cancelled_caught:
-        raise AgentError(
-            f"the agent's setup ran out of its {limit:g} s", AGENT_SETUP_TIMEOUT
-        )
-    stage.agent_is_set_up = True
-
-
-def _judge_failure(stage: Stage, draft: TurnDraft, failure: AgentError) -> Action:
-    draft.agent_timed_out = failure.kind == AGENT_TIMEOUT
-    action = stage.seed.policy.action(failure.kind, failure.status)
-    if action != "verify" or not draft.agent_timed_out:
-        draft.failed(failure.kind, failure.message)
-    if action == "verify":
-        what = failure.message.strip()
-        if not draft.agent_timed_out:
-            what = f"the agent failed ({failure.kind}): {what}"
-        draft.warn(f"{what}; its work is graded")
-    return action
-
-
 async def _collect(stage: Stage, draft: TurnDraft) -> tuple[CollectedArtifact, ...]:
     sandbox, turn = stage.sandbox, draft.plan
     # The agent's turn is over: hooks and verifier have users of their own.
@@ -302,7 +166,7 @@ async def _collect(stage: Stage, draft: TurnDraft) -> tuple[CollectedArtifact, .
     is_separate = turn.verifier.mode == "separate"
     if not is_separate:
         # Else what the agent left running would get more of it while nobody needs it.
-        await _switch_network(stage, turn.verifier.network)
+        await stage.switch_network(turn.verifier.network)
     collected = await collect(
         sandbox,
         draft,
