@@ -160,11 +160,15 @@ def test_a_card_that_never_comes(run_steps, library):
             {"system_prompt": "x"},
             "answered 400",
         ),
-        ({"lacks": ["mcp-config"]}, {"env_ids": [LIVE]}, "mcp-config"),
+        (
+            {"lacks": ["mcp-config"]},
+            {"env_ids": [LIVE]},
+            "agent 'clerk' takes no MCP servers, so env_ids must be empty: agent ",
+        ),
         (
             {"lacks": ["skill-config"]},
             {"skills": [{"name": "s", "skill_md": "x"}]},
-            "skill-config",
+            "agent 'clerk' takes no skills, so the step must have none: agent ",
         ),
         (
             {},

@@ -16,10 +16,12 @@ from pytest_harbor.errors import (
     NotDeployed,
     ProtocolError,
     ServerNotReady,
+    ServerUnreachable,
     StepError,
 )
 from pytest_harbor.graphs.context import DefaultModel, DeployedAgent, Put
 from pytest_harbor.graphs.conversations import key_part
+from pytest_harbor.graphs.ports import reserve_port
 from pytest_harbor.graphs.steps.api import Models, RunSettings
 from pytest_harbor.graphs.steps.prompt_agent import prompt_agent, wanted_model
 from pytest_harbor.graphs.turns import turn_failure
@@ -514,6 +516,21 @@ class TestConversations:
         reply, _ = await prompt(run, max_conversation_turns=2, user_a2a_url=url)
         assert reply.response == "Shelf 4."
         assert desk.posted == []
+
+    async def test_a_person_who_is_not_there_is_named(self, run, monkeypatch):
+        monkeypatch.setattr("pytest_harbor.graphs.turns.CONNECT_SECONDS", 0.0)
+        run.deploy("clerk", {"answer": "a"})
+        url = f"http://127.0.0.1:{reserve_port()}"
+        fields = {"max_conversation_turns": 2, "user_a2a_url": url}
+        with pytest.raises(
+            ServerUnreachable, match=r"^the user \(person\) cannot be spoken to: http"
+        ) as caught:
+            await prompt_agent(step(**fields), run)
+        reply = run.context.response("serve")
+        assert (reply.error_type, reply.error_message) == (
+            "infra_error",
+            str(caught.value),
+        )
 
     async def test_the_configured_person_is_the_last_resort(self, run, tmp_path):
         person = Run(tmp_path / "person", run.servers)

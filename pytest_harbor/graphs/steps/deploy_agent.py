@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pytest_harbor.errors import NotDeployed, StepError, TaskRefused
+from pytest_harbor.errors import (
+    NotDeployed,
+    StepError,
+    TaskRefused,
+    UnsupportedByAgent,
+)
 from pytest_harbor.graphs.agents import launch_of
 from pytest_harbor.graphs.context import Change, DefaultModel, DeployedAgent, RunContext
 from pytest_harbor.graphs.servers import url_from
@@ -92,14 +98,26 @@ async def _set_up(
 ) -> Mapping[str, Any]:
     """Steps 4 to 6 of the format's order; returns the agent's card."""
     async with await connect(instance.url, instance) as agent:
-        for env in tools:
-            url = await url_from(env.url, instance.sandbox)
-            await agent.add_mcp_server(url, env.name)
-        for skill in step.skills:
-            text = await _skill_text(skill, run)
-            await agent.add_skill(skill.name, skill.description, text)
+        with _told_of(instance, "MCP servers, so env_ids must be empty"):
+            for env in tools:
+                url = await url_from(env.url, instance.sandbox)
+                await agent.add_mcp_server(url, env.name)
+        with _told_of(instance, "skills, so the step must have none"):
+            for skill in step.skills:
+                text = await _skill_text(skill, run)
+                await agent.add_skill(skill.name, skill.description, text)
         await _configure(step, run, agent)
         return agent.card.raw
+
+
+@contextmanager
+def _told_of(instance: Instance, what: str) -> Iterator[None]:
+    """Say in the step's own words what an agent does not take."""
+    try:
+        yield
+    except UnsupportedByAgent as error:
+        text = f"{instance.what} takes no {what}: {error}"
+        raise UnsupportedByAgent(text) from error
 
 
 async def _configure(step: DeployAgent, run: StepRun, agent: AgentConnection) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import anyio
 
-from pytest_harbor.errors import HarborError
+from pytest_harbor.errors import HarborError, ProtocolError
 from pytest_harbor.graphs.context import (
     Change,
     DeployedAgent,
@@ -321,9 +321,13 @@ class _Partner:
         Raises as :func:`turns.connect`.
         """
         user, step = self._user, self._step
-        connection = await connect(
-            user.url, self._instance, same_origin=not user.is_person
-        )
+        try:
+            connection = await connect(
+                user.url, self._instance, same_origin=not user.is_person
+            )
+        except ProtocolError as error:
+            error.args = (f"the user ({user.name}) cannot be spoken to: {error}",)
+            raise
         self._connection = await stack.enter_async_context(connection)
         if not user.is_person:
             await self._connection.configure(
