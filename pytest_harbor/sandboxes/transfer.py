@@ -10,12 +10,14 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import re
 import stat
 import tarfile
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
+from fnmatch import translate
+from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import IO
 
@@ -382,10 +384,12 @@ def is_excluded(parts: Sequence[str], patterns: Sequence[str]) -> bool:
 
     A pattern matches from any component on, and everything below what it matches.
     """
-    for raw in patterns:
-        pattern = raw.removeprefix("./").rstrip("/")
-        for start in range(len(parts)):
-            for end in range(start + 1, len(parts) + 1):
-                if fnmatchcase("/".join(parts[start:end]), pattern):
-                    return True
-    return False
+    path = "/".join(parts)
+    return any(_exclusion(pattern).search(path) for pattern in patterns)
+
+
+@lru_cache
+def _exclusion(pattern: str) -> re.Pattern[str]:
+    """One search of the path: every part of it by itself would cost hours of deep ones."""
+    text = translate(pattern.removeprefix("./").rstrip("/"))
+    return re.compile(rf"(?:\A|/){text[:-2]}(?:/|\Z)")  # without its own end

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import io
 import tarfile
+import time
 from pathlib import Path
 
 import pytest
 
 from pytest_harbor.errors import TransferFailed
-from pytest_harbor.sandboxes.transfer import DEEPEST, pack, unpack
+from pytest_harbor.sandboxes.transfer import DEEPEST, is_excluded, pack, unpack
 from pytest_harbor.sandboxes.transfer_types import TransferLimits, Upload
 
 
@@ -220,6 +221,15 @@ class TestUnpack:
         target = tmp_path / "t"
         unpack(stream_of(*rows), "/x", target, exclude=[pattern])
         assert {str(p.relative_to(target)) for p in target.rglob("*")} == left
+
+    def test_exclusion_of_deep_paths_is_quick(self):
+        parts = ["dddddddd"] * DEEPEST
+        begun = time.process_time()
+        assert not any(is_excluded(parts, ["*.pyc", "node_modules"]) for _ in range(9))
+        assert time.process_time() - begun < 1  # a third of a second each, once
+        assert is_excluded([*parts, "a.pyc", "b"], ["*.pyc"])
+        assert is_excluded([*parts, "a", "b"], ["a/b"])
+        assert not is_excluded([*parts, "xa", "b"], ["a/b"])
 
     def test_what_was_dropped_is_named_by_its_path_below_the_source(self, tmp_path):
         rows = [
