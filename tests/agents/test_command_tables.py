@@ -158,6 +158,12 @@ def test_what_is_refused_is_named(tmp_path, table, says):
     assert "pyproject.toml" in str(caught.value)
 
 
+def test_a_table_of_servers_is_not_told_to_be_a_function(tmp_path):
+    with pytest.raises(SettingsError) as caught:
+        read(tmp_path, "command = ['x', '{instruction}']\nmcp_config = { path = 'x' }")
+    assert len(str(caught.value).splitlines()) == 1
+
+
 def test_every_problem_is_told_at_once(tmp_path):
     with pytest.raises(SettingsError) as caught:
         read(tmp_path, "comand = []\nnetwork = 1\nmodel_flag = 2\n")

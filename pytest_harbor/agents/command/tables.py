@@ -10,7 +10,15 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeAlias
 
-from pydantic import AfterValidator, BeforeValidator, Field, Strict, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Discriminator,
+    Field,
+    Strict,
+    Tag,
+    model_validator,
+)
 
 from pytest_harbor.agents.api import AgentResult
 from pytest_harbor.agents.command import template
@@ -104,6 +112,17 @@ class McpConfigTable(Table):
     """The key of the object in it."""
 
 
+def _shape(value: object) -> str:
+    return "table" if isinstance(value, dict) else "function"
+
+
+# With one of the two to blame, and not both.
+McpConfig: TypeAlias = Annotated[
+    Annotated[str, Tag("function")] | Annotated[McpConfigTable, Tag("table")],
+    Discriminator(_shape),
+]
+
+
 class FailureTable(Table):
     """One of ``failures``: what a run's end means."""
 
@@ -158,7 +177,7 @@ class AgentTable(Table):
     """Variables of the host that must be set; of a list in the list, one of them."""
     provider_env: dict[str, Strings] = Field(default_factory=dict)
     """The model's provider to variables of the host, one of which must be set."""
-    mcp_config: str | McpConfigTable | None = None
+    mcp_config: McpConfig | None = None
     """How it is told of MCP servers: a table, or a function ``module:name``."""
     mcp_flag: Flag = ()
     """Part of the command when there are MCP servers."""
@@ -287,8 +306,12 @@ def _function(name: str) -> Any:
 def _script(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"install_file: {path} cannot be read: {error}") from error
+    except OSError as error:
+        raise SettingsError(
+            f"install_file: {path} cannot be read: {error.strerror}"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"install_file: {path} is not UTF-8") from error
 
 
 def _with_model(flag: tuple[str, ...]) -> tuple[str, ...]:
