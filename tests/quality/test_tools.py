@@ -34,6 +34,7 @@ def test_ruff_format():
     run("ruff", "format", "--check", *CODE)
 
 
+@pytest.mark.slow
 def test_types():
     # mypy's cache stays in the checkout: a second run takes 2 s instead of 20.
     run("mypy")

@@ -175,7 +175,7 @@ def strange_steps(draw: st.DrawFn) -> Any:
     return draw(st.just({"id": "s0", "type": kind, **step}) | ANYTHING)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.lists(strange_steps(), max_size=3))
 def test_whatever_a_file_holds_it_loads_or_says_why(desk: Path, steps: Any) -> None:
     problems = None
