@@ -23,7 +23,7 @@ from pytest_harbor.collection import (
     step_reports,
 )
 from pytest_harbor.collection import session as sessions
-from pytest_harbor.collection.private import agent_is_ours
+from pytest_harbor.collection.private import agent_is_ours, leave_as_written
 
 if TYPE_CHECKING:
     from pytest_harbor.collection.step_reports import Status
@@ -54,6 +54,7 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     """Before pytest imports ``conftest.py`` files, some of them from task folders."""
     guard.keep_out_of_tasks(early_config)
+    leave_as_written(early_config, "pytest_harbor")
 
 
 @pytest.hookimpl(tryfirst=True)

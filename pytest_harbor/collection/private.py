@@ -15,6 +15,21 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
 
+def leave_as_written(config: pytest.Config, package: str) -> None:
+    """Keep pytest from rewriting the assertions of a plugin's package.
+
+    pytest parses every module of a plugin that it has not cached, in whichever thread
+    imports it. Ours are imported by two, and two that parse at once may end in
+    "SystemError: AST constructor recursion depth mismatch" (CPython 3.11).
+    """
+    hook = getattr(config.pluginmanager, "rewrite_hook", None)
+    marked = getattr(hook, "_must_rewrite", None)
+    known = getattr(hook, "_marked_for_rewrite_cache", None)
+    if isinstance(marked, set) and isinstance(known, dict):
+        marked.discard(package)
+        known.clear()
+
+
 def junit_log(config: pytest.Config) -> Any | None:
     """The JUnit XML writer of this process, for step rows and suite properties.
 

@@ -83,3 +83,18 @@ def test_junit_time_is_taken_off_the_total_only() -> None:
     log.report_duration = "total"
     private.take_from_row(log, SimpleNamespace(), 1.0)
     assert row.duration == 2.0
+
+
+def test_our_modules_are_not_parsed_for_their_assertions(project: Project) -> None:
+    project.file(
+        "test_x.py",
+        """
+def test_x():
+    import pytest_harbor.graphs.run as ours
+    assert type(ours.__loader__).__name__ == "SourceFileLoader"
+    assert type(__loader__).__name__ == "AssertionRewritingHook"
+""",
+    )
+    project.run_apart().assert_outcomes(passed=1)
+    plain = SimpleNamespace(pluginmanager=SimpleNamespace())
+    private.leave_as_written(plain, "pytest_harbor")
