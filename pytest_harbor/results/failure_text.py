@@ -69,8 +69,6 @@ def _turn_table(result: EpisodeResult, verdict: Verdict) -> Iterator[str]:
 
 def _verifier(turn: TurnResult, whose: str) -> list[str]:
     blocks = []
-    if turn.agent_timed_out:
-        blocks.append(f"the agent{whose} ran out of time")
     if turn.verifier_exit_code is not None:
         blocks.append(f"verifier{whose}: exit code {turn.verifier_exit_code}")
     if turn.verifier_timed_out:

@@ -20,7 +20,6 @@ def test_single_step(tmp_path: Path) -> None:
             InnerTest("one", "failed", "why\nmore"),
             InnerTest("two", "passed"),
         ),
-        agent_timed_out=True,
         verifier_timed_out=True,
         warnings=("Windows line ends",),
     )
@@ -32,16 +31,15 @@ def test_single_step(tmp_path: Path) -> None:
     )
     text = failure_text(result, Verdict("failed", "reward 0.00 < 1.00"), root=tmp_path)
     lines = text.splitlines()
-    assert lines[:7] == [
+    assert lines[:6] == [
         "reward 0.00 < 1.00",
         "times: seed 1.2 s, verify 0.2 s",
-        "the agent ran out of time",
         "verifier: exit code 2",
         "verifier: ran out of time",
         "failed: one: why",
         "last lines of the verifier (at most 30):",
     ]
-    assert lines[7:-3] == [f"  line {n}" for n in range(5, 35)]
+    assert lines[6:-3] == [f"  line {n}" for n in range(5, 35)]
     assert lines[-3:] == [
         "warning: Windows line ends",
         "kept: docker exec -it x sh",
