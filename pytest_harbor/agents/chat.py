@@ -168,7 +168,7 @@ class ChatAgent:
         record.user(turn.instruction)
         failure: AgentError | None = None
         text: str | None = None
-        remote = RemoteTools(turn.sandbox)
+        remote = RemoteTools(turn)
         with anyio.move_on_after(turn.budget_seconds) as scope:
             try:
                 async with AsyncExitStack() as stack:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -13,12 +13,13 @@ from pytest_harbor.agents.api import AgentTurn, McpServer
 from pytest_harbor.errors import (
     MissingExtra,
     ProtocolError,
+    SandboxLost,
     UnsupportedByProvider,
 )
 from pytest_harbor.protocols import mcp
 from pytest_harbor.protocols.chat_completions import ToolCall
-from pytest_harbor.protocols.excerpts import is_too_deep, shortened
-from pytest_harbor.sandboxes.api import Sandbox
+from pytest_harbor.protocols.excerpts import excerpt, is_too_deep, shortened
+from pytest_harbor.sandboxes.api import PipedProcess
 
 DEFAULT_COMMAND_SECONDS: Final = 120.0
 MAX_COMMAND_SECONDS: Final = 86_400.0
@@ -26,6 +27,8 @@ MAX_RESULT_CHARS: Final = 16_000
 MAX_NAME_CHARS: Final = 64
 """Of a tool's name at OpenAI, which takes letters, digits, ``_`` and ``-`` only."""
 LOG_NAME: Final = "shell.txt"
+_LAST_WORDS: Final = 500
+_KILLED: Final = 137
 _OWN_HOSTS: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 SHELL_TOOL: Final[Mapping[str, Any]] = {
@@ -103,8 +106,9 @@ def _is_time(value: object) -> bool:
 class RemoteTools:
     """Tools of a task's MCP servers, as the model sees them."""
 
-    def __init__(self, sandbox: Sandbox) -> None:
-        self._sandbox = sandbox
+    def __init__(self, turn: AgentTurn) -> None:
+        self._turn = turn
+        self._sandbox = turn.sandbox
         self._tools: dict[str, tuple[mcp.McpSession, str]] = {}
         self.definitions: list[Mapping[str, Any]] = []
         self.warnings: list[str] = []
@@ -121,21 +125,48 @@ class RemoteTools:
 
     async def _problem(self, server: McpServer, stack: AsyncExitStack) -> str:
         """Open a session; why that cannot be done, or nothing."""
-        if server.transport == "stdio" or server.url is None:
-            return "chat speaks streamable-http and sse, and it is stdio"
         try:
-            session = await stack.enter_async_context(
-                mcp.connect(
-                    server.url,
-                    headers=server.headers,
-                    transport=server.transport,
-                    address=await self._address(server.url),
-                )
-            )
-            await self._list(server, session)
+            async with AsyncExitStack() as opened:
+                if server.transport == "stdio":
+                    session = await self._start(server, opened)
+                else:
+                    session = await self._connect(server, server.transport, opened)
+                await self._list(server, session)
+                stack.push_async_exit(opened.pop_all())
         except (ProtocolError, UnsupportedByProvider, MissingExtra) as error:
             return str(error)
         return ""
+
+    async def _connect(
+        self, server: McpServer, transport: mcp.HttpTransport, stack: AsyncExitStack
+    ) -> mcp.McpSession:
+        assert server.url is not None
+        return await stack.enter_async_context(
+            mcp.connect(
+                server.url,
+                headers=server.headers,
+                transport=transport,
+                address=await self._address(server.url),
+            )
+        )
+
+    async def _start(self, server: McpServer, stack: AsyncExitStack) -> mcp.McpSession:
+        """Run the server in the sandbox, as what the shell runs; it ends with the stack."""
+        assert server.command is not None
+        process = await self._sandbox.spawn_piped(
+            [server.command, *server.args],
+            user=self._turn.user,
+            env=self._turn.env,
+            log=self._turn.logs / f"mcp-{_as_name(server.name)}.txt",
+        )
+        stack.push_async_callback(_end, process)
+        try:
+            return await stack.enter_async_context(
+                mcp.connect_pipe(process, server.command)
+            )
+        except ProtocolError as error:
+            await _end(process)
+            raise ProtocolError(f"{error}{await _last_words(process)}") from error
 
     async def _list(self, server: McpServer, session: mcp.McpSession) -> None:
         for tool in await session.list_tools():
@@ -189,6 +220,20 @@ class RemoteTools:
         if not text and result.structured is not None:
             text = json.dumps(result.structured, ensure_ascii=False)
         return _told(f"error: {text}" if result.is_error else text)
+
+
+async def _end(process: PipedProcess) -> None:
+    with suppress(SandboxLost):  # whoever uses the sandbox next hears of it
+        await process.kill()
+
+
+async def _last_words(process: PipedProcess) -> str:
+    """How a server ended, if by itself."""
+    result = await process.wait()
+    if result.exit_code is None or result.exit_code == _KILLED:
+        return ""
+    said = excerpt(result.stderr[-_LAST_WORDS:])
+    return f" (exit code {result.exit_code}{said and f': {said}'})"
 
 
 def _as_name(text: str) -> str:

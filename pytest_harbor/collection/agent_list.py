@@ -75,8 +75,7 @@ def _chat(environ: Mapping[str, str]) -> Iterator[str]:
     yield "    install: none, it runs on this machine (pip install 'pytest-harbor[judge]')"
     yield "    model: --harbor-model is needed"
     yield (
-        "    continues a session: yes, MCP servers: yes (not stdio), skills: no, "
-        "trajectory: yes"
+        "    continues a session: yes, MCP servers: yes, skills: no, trajectory: yes"
     )
 
 

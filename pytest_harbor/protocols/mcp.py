@@ -1,4 +1,4 @@
-"""Talk to an MCP server over streamable HTTP (task-steps spec 11), or over SSE.
+"""Talk to an MCP server over streamable HTTP (task-steps spec 11), SSE or stdio.
 
 ::
 
@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 import anyio
 
@@ -96,6 +96,33 @@ class McpSession:
             is_error=bool(result.get("isError")),
             content=content,
         )
+
+
+class Pipe(Protocol):
+    """Standard output and input of a server, from here."""
+
+    async def receive(self) -> bytes:
+        """The next bytes that it wrote; empty when no more come."""
+
+    async def send(self, data: bytes) -> None:
+        """Write all of it. Raises OSError."""
+
+
+@asynccontextmanager
+async def connect_pipe(
+    pipe: Pipe, name: str, *, timeout_seconds: float = 30.0
+) -> AsyncIterator[McpSession]:
+    """As :func:`connect`, with a server that runs; messages call it ``name``.
+
+    What ``pipe`` raises beside OSError comes out of the block.
+    """
+    with needs("agents", "talking to an MCP server"):
+        from pytest_harbor.protocols import mcp_stdio, mcp_wire
+    peer = mcp_wire.Peer(name)
+    async with mcp_wire.open_session(
+        peer, mcp_stdio.stdio(peer, pipe), timeout_seconds=timeout_seconds
+    ) as wire:
+        yield McpSession(wire)
 
 
 @asynccontextmanager

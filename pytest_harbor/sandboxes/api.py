@@ -114,6 +114,25 @@ class Process(ABC):
         """Kill the command's whole process tree; returns when it is gone."""
 
 
+class PipedProcess(Process):
+    """A command started with :meth:`Sandbox.spawn_piped`. :meth:`kill` it at last, always.
+
+    One task may receive while another sends.
+    """
+
+    @abstractmethod
+    async def receive(self) -> bytes:
+        """The next bytes of its standard output; empty when no more come."""
+
+    @abstractmethod
+    async def send(self, data: bytes) -> None:
+        """Write all of ``data`` to its standard input, as fast as it reads.
+
+        Raises:
+            OSError: nobody reads any more.
+        """
+
+
 class Sandbox(ABC):
     """One running sandbox. Made by :meth:`Provider.start`, ended by :meth:`stop`."""
 
@@ -178,6 +197,20 @@ class Sandbox(ABC):
         log: Path | None = None,
     ) -> Process:
         """Start a command and return at once. Raises as :meth:`exec`."""
+
+    async def spawn_piped(
+        self,
+        command: str | Sequence[str],
+        *,
+        user: User | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        log: Path | None = None,
+    ) -> PipedProcess:
+        """As :meth:`spawn`, to be talked to; ``log`` receives its standard error alone."""
+        raise UnsupportedByProvider(
+            f"nobody can talk to a command in a {self.provider} sandbox"
+        )
 
     def expect_command(self, user: User | None = None) -> None:  # noqa: B027 - optional
         """Hint that a command of ``user`` comes right after the next transfer.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import anyio
@@ -454,8 +455,8 @@ def test_a_server_that_dies_fails_its_calls_alone(run, turn):
     assert (result.text, result.failure) == ("ok", None)
 
 
-def test_names_of_tools_are_the_endpoints_and_differ():
-    tools = RemoteTools(None)
+def test_names_of_tools_are_the_endpoints_and_differ(turn):
+    tools = RemoteTools(turn())
     names = []
     for name in ("shell", "a.b", "a b", "a b", "x" * 80, "x" * 80, "x" * 80):
         names.append(tools._new_name("my srv", name))
@@ -481,7 +482,8 @@ def test_servers_are_reached_from_this_machine(sandbox, url, address):
 
     main = At(sandbox.owner, "10.0.0.1")
     main.sidecars["notes"] = At(sandbox.owner, "10.0.0.2")
-    assert anyio.run(RemoteTools(main)._address, url) == address
+    turn = AgentTurn("", main, "", 0, None, None, Path())
+    assert anyio.run(RemoteTools(turn)._address, url) == address
 
 
 @pytest.mark.parametrize("end", ["budget", "outage"])

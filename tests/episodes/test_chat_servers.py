@@ -78,7 +78,7 @@ class Desk:
         assert done.ok, (done.output, log.read_text())
 
     def chat(
-        self, server: McpServer, *steps: Any, logs: Path
+        self, server: McpServer, *steps: Any, logs: Path, seconds: float = 60.0
     ) -> tuple[AgentResult, Sequence[str]]:
         """One turn of the chat agent; its result, and what the model was told."""
         with ModelServer(Scene("do it", *steps, Say("ok"))) as model:
@@ -90,14 +90,19 @@ class Desk:
                 step="task",
                 index=0,
                 user=None,
-                budget_seconds=60.0,
+                budget_seconds=seconds,
                 logs=logs,
                 mcp_servers=(server,),
                 env=self.env,
             )
             result = self.portal.call(agent.run, turn)
-        told = [m.text for m in model.turns[-1].conversation if m.role == "tool"]
-        return result, told
+        said = model.turns[-1].conversation if model.turns else ()
+        return result, [m.text for m in said if m.role == "tool"]
+
+    def runs(self, command: str) -> bool:
+        """Whether a process of the sandbox has that in its command line."""
+        every = "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' '"
+        return command in self.portal.call(self.sandbox.exec, every).stdout
 
     def notes(self) -> str | None:
         return self.portal.call(
@@ -137,6 +142,38 @@ def desk(request: pytest.FixtureRequest, portal: BlockingPortal) -> Iterator[Des
     with started(portal, provider, spec) as sandbox:
         portal.call(sandbox.upload, uploads)
         yield Desk(sandbox, python, env, portal)
+
+
+def test_a_server_that_is_started(desk: Desk, tmp_path: Path) -> None:
+    server = McpServer(
+        "desk", "stdio", command=desk.python, args=("/srv/desk.py", "stdio")
+    )
+    calls = [Call("note", {"text": text}) for text in ("one", "two")]
+    result, told = desk.chat(server, *calls, logs=tmp_path)
+    assert (result.warnings, result.failure) == ((), None)
+    assert told == ["kept one", "kept two"]
+    assert (desk.notes() or "").splitlines()[-2:] == ["one", "two"]
+    assert not desk.runs("desk.py stdio")
+
+
+def test_a_server_that_says_nothing_ends_with_the_budget(
+    desk: Desk, tmp_path: Path
+) -> None:
+    server = McpServer("desk", "stdio", command="sleep", args=("3777",))
+    result, _ = desk.chat(server, logs=tmp_path, seconds=1.0)
+    assert result.failure is not None
+    assert result.failure.kind == "agent_timeout"
+    assert not desk.runs("sleep 3777")
+
+
+def test_a_server_that_cannot_be_started(desk: Desk, tmp_path: Path) -> None:
+    server = McpServer("desk", "stdio", command="no-such-server")
+    result, _ = desk.chat(server, logs=tmp_path)
+    [warning] = result.warnings
+    assert warning.startswith("MCP server 'desk' is left out: no-such-server ended the")
+    assert "(exit code 127: " in warning
+    assert "not found" in warning
+    assert result.text == "ok"
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ share one sandbox and leave it usable; those that break theirs start their own.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import time
@@ -43,6 +44,7 @@ from pytest_harbor.errors import (
 from pytest_harbor.sandboxes.api import (
     MAX_CAPTURED_BYTES,
     VERIFIER_TOOLS,
+    PipedProcess,
     Provider,
     Sandbox,
 )
@@ -472,6 +474,105 @@ async def spawned_process_that_prints_much_is_not_blocked(t: Context) -> None:
     process = await t.sandbox.spawn("head -c 3000000 /dev/zero; touch /tmp/printed")
     await t.sh("until test -e /tmp/printed; do sleep 0.05; done", timeout_seconds=20)
     assert (await process.wait()).truncated
+
+
+async def _received(process: PipedProcess, size: int) -> bytes:
+    found = b""
+    while len(found) < size and (data := await process.receive()):
+        found += data
+    return found
+
+
+@shared
+async def piped_process_is_talked_to(t: Context) -> None:
+    log = t.tmp_path / "errors"
+    process = await t.sandbox.spawn_piped(
+        'echo "$GREETING" >&2; while read -r line; do echo "<$line>"; done',
+        env={"GREETING": "hello"},
+        log=log,
+    )
+    for line in (b"one", b"two"):
+        await process.send(line + b"\n")
+        assert await _received(process, 6) == b"<%s>\n" % line
+    await process.kill()
+    assert await process.receive() == b""
+    assert log.read_text() == "hello\n"
+
+
+@shared
+async def piped_process_takes_and_gives_more_than_a_pipe_holds(t: Context) -> None:
+    size = 3_000_000
+    process = await t.sandbox.spawn_piped(["cat"])
+    found: list[bytes] = []
+
+    async def receive() -> None:
+        found.append(await _received(process, size))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(receive)
+        await process.send(bytes(range(250)) * (size // 250))
+    await process.kill()
+    assert found == [bytes(range(250)) * (size // 250)]
+
+
+@shared
+async def piped_process_that_ends_tells_how(t: Context) -> None:
+    process = await t.sandbox.spawn_piped("read -r line; echo bye >&2; exit 5")
+    await process.send(b"go\n")
+    assert await process.receive() == b""
+    result = await process.wait()
+    assert (result.exit_code, result.stderr) == (5, "bye\n")
+    await process.kill()
+    assert await process.wait() == result
+    missing = await t.sandbox.spawn_piped(["no-such-program"])
+    assert (await missing.wait()).exit_code == 127
+    await missing.kill()
+
+
+@shared
+async def piped_process_is_killed_with_its_tree(t: Context) -> None:
+    process = await t.sandbox.spawn_piped("(setsid sleep 3700 &); echo up; sleep 3700")
+    assert await _received(process, 3) == b"up\n"
+    with anyio.move_on_after(0) as scope:
+        await process.receive()
+    assert scope.cancelled_caught
+    with anyio.CancelScope() as cancelled:
+        cancelled.cancel()
+        await process.kill()
+    assert await _leftovers(t, "sleep 3700") == ""
+    await process.kill()
+    assert (await process.wait()).exit_code != 0
+
+
+@shared
+async def piped_process_has_its_user(t: Context) -> None:
+    other = t.bench.other_user
+    if other is None:
+        raise NotHere("one user only")
+    script = "id -un; pwd; read -r line </dev/stdin; echo $line >/dev/stdout"
+    process = await t.sandbox.spawn_piped(script, user=other, cwd="/")
+    told = f"{other}\n/\nheard\n".encode()
+    await process.send(b"heard\n")
+    assert await _received(process, len(told)) == told
+    await process.kill()
+
+
+@own
+async def piped_process_ends_with_its_sandbox(t: Context) -> None:
+    process = await t.sandbox.spawn_piped("echo up; sleep 3600")
+    assert await _received(process, 3) == b"up\n"
+    ended: list[bytes] = []
+
+    async def receive() -> None:
+        ended.append(await process.receive())
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(receive)
+        await t.sandbox.stop()
+    assert ended == [b""]
+    with contextlib.suppress(SandboxLost):
+        await process.kill()
+    assert await process.receive() == b""
 
 
 # Files in

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
@@ -15,11 +16,16 @@ class CommandOutput:
     """Both streams of one command, their log files, and the parser that fills them.
 
     ``log`` gets both streams, unless ``error_log`` takes standard error; both are opened
-    here and closed by :meth:`close`.
+    here and closed by :meth:`close`. ``stdout`` takes standard output instead of both.
     """
 
     def __init__(
-        self, call: ExecCall, log: Path | None, error_log: Path | None = None
+        self,
+        call: ExecCall,
+        log: Path | None,
+        error_log: Path | None = None,
+        *,
+        stdout: Callable[[bytes], None] | None = None,
     ) -> None:
         self._files: list[BinaryIO] = []
         for path in (log, error_log):
@@ -29,7 +35,9 @@ class CommandOutput:
         logs: list[BinaryIO | None] = [*self._files] or [None]
         self._stdout = CappedOutput(log=logs[0])
         self._stderr = CappedOutput(log=logs[-1])
-        self.stream = ExecStream(call.token, self._stdout.write, self._stderr.write)
+        self.stream = ExecStream(
+            call.token, stdout or self._stdout.write, self._stderr.write
+        )
 
     def close(self) -> None:
         """Nothing more comes."""

@@ -22,6 +22,7 @@ from pytest_harbor.sandboxes.api import (
     MAX_CAPTURED_BYTES,
     VERIFIER_TOOLS,
     ExecResult,
+    PipedProcess,
     Process,
     Sandbox,
 )
@@ -32,6 +33,7 @@ from pytest_harbor.sandboxes.docker.command_output import CommandOutput
 from pytest_harbor.sandboxes.docker.images import Image
 from pytest_harbor.sandboxes.docker.life import Life
 from pytest_harbor.sandboxes.docker.networks import Networks
+from pytest_harbor.sandboxes.docker.piped import PipedCommand
 from pytest_harbor.sandboxes.docker.scripts import SHELL
 from pytest_harbor.sandboxes.docker.spawned import SpawnedCommand
 from pytest_harbor.sandboxes.docker.stream import ExecStream
@@ -144,8 +146,30 @@ class DockerSandbox(Sandbox):
         log: Path | None = None,
     ) -> Process:
         call = await self._call(command, user, cwd, env, None)
-        self._expected.let_go()
         output = CommandOutput(call, log)
+        connection = await self._begun(call, output)
+        return SpawnedCommand(self._life, call, connection, output, note=self._note)
+
+    async def spawn_piped(
+        self,
+        command: str | Sequence[str],
+        *,
+        user: User | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        log: Path | None = None,
+    ) -> PipedProcess:
+        call = await self._call(command, user, cwd, env, b"")
+        said = bytearray()
+        output = CommandOutput(call, log, stdout=said.extend)
+        connection = await self._begun(call, output)
+        return PipedCommand(self._life, call, connection, output, said)
+
+    async def _begun(
+        self, call: execs.ExecCall, output: CommandOutput
+    ) -> execs.Connection:
+        """Start a command that runs on. Raises as :meth:`spawn`; ``output`` is closed then."""
+        self._expected.let_go()
         with contextlib.ExitStack() as on_failure:
             on_failure.callback(output.close)
             try:
@@ -163,7 +187,7 @@ class DockerSandbox(Sandbox):
                 raise await endings.never_began(self._life, call, output.text())
             on_failure.pop_all()
         self._note(output.stream)
-        return SpawnedCommand(self._life, call, connection, output, note=self._note)
+        return connection
 
     async def upload(
         self, uploads: Sequence[Upload], *, empty: Sequence[str] = ()

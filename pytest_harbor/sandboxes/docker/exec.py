@@ -130,13 +130,17 @@ class Connection:
 
         A command that does not read it to the end is none of our business.
         """
-        view = memoryview(data)
         with contextlib.suppress(OSError):
-            while view:
-                await anyio.wait_writable(self._socket)
-                with contextlib.suppress(BlockingIOError, ssl.SSLWantWriteError):
-                    view = view[self._socket.send(view[:_CHUNK]) :]
+            await self.send(data)
             self._socket.shutdown(socket.SHUT_WR)
+
+    async def send(self, data: bytes) -> None:
+        """Send some of the command's standard input. Raises OSError."""
+        view = memoryview(data)
+        while view:
+            await anyio.wait_writable(self._socket)
+            with contextlib.suppress(BlockingIOError, ssl.SSLWantWriteError):
+                view = view[self._socket.send(view[:_CHUNK]) :]
 
     def hang_up(self) -> None:
         """Make whoever reads see the end of the stream, in another thread too."""

@@ -7,6 +7,7 @@ import socket
 
 import anyio
 
+from pytest_harbor.errors import SandboxLost
 from pytest_harbor.sandboxes.api import ExecResult, Process
 from pytest_harbor.sandboxes.local.broker import wire
 from pytest_harbor.sandboxes.local.client import BrokerClient
@@ -29,6 +30,8 @@ class LocalProcess(Process):
     async def wait(self) -> ExecResult:
         async with self._lock:
             if self._result is None:
+                if self._channel.fileno() < 0:
+                    raise SandboxLost("the command's sandbox was stopped")
                 message = await self._broker.reply(self._channel)
                 self._result = ExecResult(
                     exit_code=message.get("status"),

@@ -16,10 +16,17 @@ import anyio.to_thread
 
 from pytest_harbor.errors import SandboxLost, TransferFailed, UnsupportedByProvider
 from pytest_harbor.sandboxes import transfer
-from pytest_harbor.sandboxes.api import MAX_CAPTURED_BYTES, ExecResult, Process, Sandbox
+from pytest_harbor.sandboxes.api import (
+    MAX_CAPTURED_BYTES,
+    ExecResult,
+    PipedProcess,
+    Process,
+    Sandbox,
+)
 from pytest_harbor.sandboxes.environment import User
 from pytest_harbor.sandboxes.local.broker import wire
 from pytest_harbor.sandboxes.local.client import BrokerClient, receive
+from pytest_harbor.sandboxes.local.piped import LocalPipedProcess, Pipes
 from pytest_harbor.sandboxes.local.process import LocalProcess
 from pytest_harbor.sandboxes.local.refusals import refuse_user
 from pytest_harbor.sandboxes.transfer_types import (
@@ -135,13 +142,42 @@ class LocalSandbox(Sandbox):
             logs=_paths(log),
             announce=True,
         )
+        await self._begun(process)
+        return process
+
+    async def spawn_piped(
+        self,
+        command: str | Sequence[str],
+        *,
+        user: User | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        log: Path | None = None,
+    ) -> PipedProcess:
+        with contextlib.ExitStack() as on_failure:
+            pipes = Pipes.open()
+            on_failure.callback(pipes.close)
+            with pipes.of_command() as descriptors:
+                process = self._launch(
+                    command,
+                    user=user,
+                    cwd=cwd,
+                    env=env,
+                    logs=_paths(log),
+                    announce=True,
+                    stdio=descriptors,
+                )
+            await self._begun(process)
+            on_failure.pop_all()
+        return LocalPipedProcess(process, pipes)
+
+    async def _begun(self, process: LocalProcess) -> None:
         try:
             await process.started()
         except BaseException:
             process.close()
             raise
         self._spawned.append(process)
-        return process
 
     def _launch(
         self,
@@ -154,6 +190,7 @@ class LocalSandbox(Sandbox):
         stdin: bytes | None = None,
         timeout_seconds: float | None = None,
         announce: bool = False,
+        stdio: Sequence[int] = (),
     ) -> LocalProcess:
         who = self.default_user if user is None else user
         refuse_user(who, one_uid=self._facts.one_uid)
@@ -166,9 +203,10 @@ class LocalSandbox(Sandbox):
             "user": who,
             "timeout": timeout_seconds,
             "announce": announce,
+            "piped": bool(stdio),
         }
         with contextlib.ExitStack() as stack:
-            descriptors = [stack.enter_context(_stdin(stdin)).fileno()]
+            descriptors = [*stdio] or [stack.enter_context(_stdin(stdin)).fileno()]
             for log in logs:
                 log.parent.mkdir(parents=True, exist_ok=True)
                 descriptors.append(stack.enter_context(log.open("ab")).fileno())

@@ -36,7 +36,8 @@ _CHUNK = 64 * 1024
 class Command:
     """What to run. ``timeout_seconds`` is counted from the start of the command.
 
-    ``announce`` asks for a message as soon as the command was started.
+    ``announce`` asks for a message as soon as the command was started. ``piped``: the
+    second descriptor is standard output itself.
     """
 
     argv: list[str]
@@ -45,6 +46,7 @@ class Command:
     user: str | int | None
     timeout_seconds: float | None
     announce: bool
+    piped: bool
 
     @classmethod
     def parse(cls, message: wire.Message) -> Command:
@@ -56,6 +58,7 @@ class Command:
             message["user"],
             message["timeout"],
             message["announce"],
+            message["piped"],
         )
 
 
@@ -142,9 +145,11 @@ class Watcher:
     def run(self, command: Command, descriptors: list[int]) -> wire.Message:
         """Start and wait; returns the reply. This process has joined the sandbox.
 
-        ``descriptors`` are standard input and the logs, if there are any.
+        ``descriptors`` are standard input, output if it is piped, and the logs, if there
+        are any.
         """
-        stdin, *logs = descriptors
+        given = 2 if command.piped else 1
+        stdio, logs = descriptors[:given], descriptors[given:]
         output = Output(logs)
         try:
             account = joined.find_account(command.user)
@@ -155,9 +160,11 @@ class Watcher:
         start = time.monotonic()
         self._supervisor = os.fork()
         if self._supervisor == 0:
-            _supervise(command, account, reporting, [stdin, *output.writers])
+            own = [*stdio, *output.writers[given - 1 :]]
+            _supervise(command, account, reporting, own)
         reporting.close()
-        os.close(stdin)
+        for descriptor in stdio:
+            os.close(descriptor)
         output.close_writers()
         if command.announce:
             self._announce()
