@@ -348,7 +348,7 @@ def test_names_that_reports_cannot_hold(project: Project, workers: str) -> None:
 
 def test_a_task_hidden_by_norecursedirs_is_named_once(project: Project) -> None:
     project.task("build")
-    project.task()
+    project.task(solve="")
     project.file("build/notes.txt", "no task")
     result = project.run(".")
     result.assert_outcomes(passed=1, warnings=1)
@@ -358,7 +358,7 @@ def test_a_task_hidden_by_norecursedirs_is_named_once(project: Project) -> None:
 def test_lookalikes_and_empty_paths_are_reported(project: Project) -> None:
     write_task(project.path / "datasets/forgot", files={"x": ""})
     (project.path / "datasets/forgot/task.toml").unlink()
-    project.task()
+    project.task(solve="")
     (project.path / "empty").mkdir()
     result = project.run("datasets", "empty")
     result.assert_outcomes(passed=1, warnings=2)
@@ -395,7 +395,7 @@ def test_python_without_tests_is_no_concern_of_ours(project: Project) -> None:
 def test_siblings_of_what_was_named_are_not_reported(project: Project) -> None:
     write_task(project.path / "datasets/forgot")
     (project.path / "datasets/forgot/task.toml").unlink()
-    project.task()
+    project.task(solve="")
     project.run("datasets/my-task").assert_outcomes(passed=1)
     project.run("datasets/forgot", "datasets/my-task").assert_outcomes(
         passed=1, warnings=2
@@ -403,8 +403,8 @@ def test_siblings_of_what_was_named_are_not_reported(project: Project) -> None:
 
 
 def test_loader_warnings_are_shown_once_and_never_as_errors(project: Project) -> None:
-    project.task("a", "colour = 1\n[agent]\ntimeout_sec = 9\n")
-    project.task("b", "colour = 1\n[agent]\ntimeout_sec = 9\n")
+    project.task("a", "colour = 1\n[agent]\ntimeout_sec = 9\n", solve="")
+    project.task("b", "colour = 1\n[agent]\ntimeout_sec = 9\n", solve="")
     result = project.run("datasets", "-W", "error")
     result.assert_outcomes(passed=2, warnings=1)
     result.stdout.fnmatch_lines(["*datasets/a/task.toml:1*", "*colour*"])
@@ -415,7 +415,7 @@ def test_loader_warnings_are_shown_once_and_never_as_errors(project: Project) ->
 
 @pytest.mark.slow
 def test_warnings_are_told_by_one_worker(project: Project) -> None:
-    project.task("a", "colour = 1\n[agent]\ntimeout_sec = 9\n")
+    project.task("a", "colour = 1\n[agent]\ntimeout_sec = 9\n", solve="")
     result = project.run("datasets", "-n", "2")
     result.assert_outcomes(passed=1, warnings=1)
 
