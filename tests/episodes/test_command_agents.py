@@ -426,6 +426,19 @@ class TestTrajectories:
         assert result.trajectory == result.turns[0].trajectory
         assert self.messages(result.trajectory) == ["true", "after 0"]
 
+    @pytest.mark.parametrize("settings", [{}, CONTINUE])
+    def test_what_the_turn_before_left_is_not_this_turns(self, run, settings):
+        seen = []
+        agent = chatty(
+            trajectory=lambda run: seen.append(dict(run.files)) or AgentResult(),
+            trajectory_files=("{logs}/*.log",),
+        )
+        write = "echo {0} >/logs/agent/a.log"
+        scripts = (write.format(1), "false", write.format(3))
+        run(*scripts, agent=agent, settings=settings)
+        path = "/logs/agent/a.log"
+        assert seen == [{path: "1\n"}, {}, {path: "3\n"}]
+
     @both
     def test_files_that_the_command_left(self, run):
         seen = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import secrets
 import uuid
@@ -84,6 +85,10 @@ class CommandAgent:
         self.name = name or declaration.name
         """As it was asked for, version included."""
         self._sessions: WeakKeyDictionary[Sandbox, _Session] = WeakKeyDictionary()
+        self._known_files: WeakKeyDictionary[Sandbox, dict[str, bytes]] = (
+            WeakKeyDictionary()
+        )
+        """Digests of what earlier turns left in ``trajectory_files``."""
 
     @property
     def can_continue(self) -> bool:
@@ -257,13 +262,29 @@ class CommandAgent:
             output=await read(_text, self._log(turn, "stdout")),
             errors=await read(_text, self._log(turn, "stderr")),
             exit_code=result.exit_code,
-            files=await placing.read_files(turn.sandbox, patterns),
+            files=self._new(
+                turn.sandbox, await placing.read_files(turn.sandbox, patterns)
+            ),
             model=self.model,
             version=session.version,
             session=session.name,
             index=turn.index,
             earlier=tuple(session.trajectories),
         )
+
+    def _new(self, sandbox: Sandbox, files: Mapping[str, str]) -> dict[str, str]:
+        """Those that are not as an earlier turn left them: nothing cleans them up.
+
+        A command that writes none would be given the work of the turn before.
+        """
+        known = self._known_files.setdefault(sandbox, {})
+        new = {}
+        for path, content in files.items():
+            digest = hashlib.sha256(content.encode(errors="replace")).digest()
+            if known.get(path) != digest:
+                known[path] = digest
+                new[path] = content
+        return new
 
     def _read(self, run: CommandRun, warnings: list[str]) -> AgentResult:
         if self.declaration.trajectory is not None:

@@ -73,7 +73,7 @@ class CommandRun:
     exit_code: int | None
     """``None`` when it ran out of its time."""
     files: Mapping[str, str] = field(default_factory=dict)
-    """What of ``trajectory_files`` was there: path to content."""
+    """What of ``trajectory_files`` is new, or not as an earlier turn left it: path to content."""
     model: str | None = None
     version: str | None = None
     """What ``probe`` printed when it was installed, else the version asked for."""
