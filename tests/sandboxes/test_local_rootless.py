@@ -89,7 +89,7 @@ def test_contract(python, folder):
 import sys, tempfile
 from sandboxes import conformance as c
 chosen = ("user", "upload", "download_of_a_f", "planted_link", "background", "odd",
-          "double_fork", "spawned", "install", "no_network", "tools_at", "kills_everything", "stop")
+          "double_fork", "spawned", "piped", "install", "no_network", "tools_at", "kills_everything", "stop")
 failed, skipped, passed = [], [], 0
 with c.Bench(LocalProvider(), EnvironmentSpec(network="no-network")) as bench:
     found = bench.portal.call(bench.provider.probe)
@@ -121,6 +121,7 @@ assert passed > 25, passed
         "other_user_by_name_and_number",
         "other_user_may_write_where_every_user_must",
         "default_user_can_be_switched",
+        "piped_process_has_its_user",
     ]
 
 
