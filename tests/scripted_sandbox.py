@@ -219,7 +219,7 @@ class ScriptedProvider(Provider):
     answer: Answer = passing
     tools: frozenset[str] = frozenset(VERIFIER_TOOLS)
     failures: dict[str, list[Exception]] = field(default_factory=dict)
-    """Exceptions to raise, in order, per method: start, upload, download, stop."""
+    """Exceptions to raise, in order, per method: prepare, start, upload, download, stop."""
     capabilities: Capabilities = field(
         default_factory=lambda: Capabilities(True, isolation="none at all")
     )
@@ -250,6 +250,18 @@ class ScriptedProvider(Provider):
         self.checked_users.append(users)
         if self.refusal is not None:
             raise self.refusal
+
+    async def prepare(
+        self,
+        spec: EnvironmentSpec,
+        *,
+        name: str,
+        labels: Mapping[str, str],
+        tell: Tell | None = None,
+    ) -> None:
+        self.calls.append(("prepare", name))
+        if self.failures.get("prepare"):
+            raise self.failures["prepare"].pop(0)
 
     async def start(
         self,

@@ -232,6 +232,9 @@ class _Episode:
         """Bring the sandbox up; ``None`` when its health check never passes."""
         started = time.monotonic()
         try:
+            # An image that is not to be had must not cost the work of an agent.
+            for environment in filter(None, seed.verifier_environments):
+                await sandboxes.prepare(environment)
             sandbox = await sandboxes.start(seed.environment)
             this.warnings += sandbox.warnings
             self._refuse_missing_services(sandbox)

@@ -36,6 +36,13 @@ class SandboxSet:
         self.keeps = keeps
         """True when sandboxes may have to stay up, so that none is ended early."""
 
+    async def prepare(self, spec: EnvironmentSpec) -> None:
+        """Get ready what a later start needs. Raises as ``Provider.prepare``."""
+        labels = {TASK_LABEL: self._task_id}
+        await self._provider.prepare(
+            spec, name=self._task_id, labels=labels, tell=self._tell
+        )
+
     async def start(self, spec: EnvironmentSpec, role: str = "") -> Sandbox:
         """Start one. Raises as ``Provider.start``."""
         name = _sandbox_name(self._task_id, role)

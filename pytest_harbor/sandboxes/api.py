@@ -376,6 +376,20 @@ class Provider(ABC):
             UnsupportedByProvider: names the key and the provider.
         """
 
+    async def prepare(  # noqa: B027 - not every kind has something to prepare
+        self,
+        spec: EnvironmentSpec,
+        *,
+        name: str,
+        labels: Mapping[str, str],
+        tell: Tell | None = None,
+    ) -> None:
+        """Pull or build what a later ``start`` of ``spec`` needs, as far as that is known.
+
+        For sandboxes that start only after an agent has worked: what is not to be had is
+        found out before. Raises as :meth:`start`.
+        """
+
     @abstractmethod
     async def start(
         self,

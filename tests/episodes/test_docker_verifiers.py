@@ -129,6 +129,34 @@ def test_of_steps(tmp_path, run_docker, dockerfile, docker_image, agent):
     assert result.verifier_mode == "separate"
 
 
+def test_an_image_that_is_missing_is_found_before_the_agent_works(
+    tmp_path, run_docker, toml
+):
+    task = write_task(
+        tmp_path / "task",
+        f'[verifier.environment]\ndocker_image = "127.0.0.1:9/no-grader:1"\n{toml}',
+    )
+    result = run_docker(task, PerStep({}))
+    assert (result.status, result.failed_phase) == ("outage", "seed")
+    assert "127.0.0.1:9/no-grader:1" in result.failure_reason
+    assert result.turns == ()
+
+
+def test_a_dockerfile_that_fails_is_found_before_the_agent_works(
+    tmp_path, run_docker, dockerfile, toml
+):
+    task = write_task(
+        tmp_path / "task",
+        f'[verifier]\nenvironment_mode = "separate"\n{toml}',
+        files={"tests/Dockerfile": dockerfile("tests", "RUN exit 7")},
+    )
+    result = run_docker(task, PerStep({}))
+    assert (result.status, result.failed_phase) == ("terminal", "seed")
+    assert "tests" in result.failure_reason
+    assert "7" in result.failure_reason
+    assert result.turns == ()
+
+
 def test_artifacts_lie_at_their_sources(tmp_path, run_docker, toml):
     """Folders replace what is there, files only themselves; nothing else comes along."""
     script = (

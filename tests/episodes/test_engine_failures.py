@@ -77,6 +77,20 @@ class TestOutage:
             "seed",
         )
 
+    def test_an_image_for_grading_that_is_missing_costs_no_agents_work(
+        self, tmp_path, scripted, run_scripted
+    ):
+        scripted.failures["prepare"] = [SandboxStartFailed("no image", is_final=True)]
+        separate = '[verifier]\nenvironment_mode = "separate"\n'
+        result = run_scripted(write_task(tmp_path / "t", separate, solve="true"))
+        assert (result.status, result.failed_phase) == ("terminal", "seed")
+        assert result.failure_reason == "no image"
+        assert scripted.started == []
+
+    def test_only_separate_graders_are_prepared(self, task, scripted, run_scripted):
+        assert run_scripted(task).reward == 1.0
+        assert "prepare" not in [method for method, _ in scripted.calls]
+
     def test_sandbox_that_dies_under_the_verifier(self, task, scripted, run_scripted):
         scripted.answer = at_test(lambda: SandboxLost("out of memory"))
         result = run_scripted(task, settings={"retries": 0})

@@ -187,6 +187,22 @@ def test_layers_are_built_once_and_from_a_change_on(context, ask):
     assert changed[2] == "2"
 
 
+def test_what_was_prepared_is_not_built_again(context, ask, bench):
+    spec = EnvironmentSpec(
+        build_context=context("FROM debian:12\nRUN echo once > /it\n")
+    )
+    told: list[str] = []
+
+    async def prepare():
+        await bench.provider.prepare(spec, name="test", labels={}, tell=told.append)
+
+    bench.portal.call(prepare)
+    assert told
+    later: list[str] = []
+    assert lines(ask(spec.build_context, "cat /it", told=later)) == ["once"]
+    assert later == []
+
+
 def test_force_builds_anew_once_in_a_session(context, ask, bench):
     folder = context(COUNTED, a="forced\n")
     first = lines(ask(folder, SHOW))

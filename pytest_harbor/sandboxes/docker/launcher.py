@@ -6,10 +6,10 @@ import os
 import posixpath
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import anyio
 import docker
@@ -41,6 +41,8 @@ from pytest_harbor.tasks.folder.model import MAIN_SERVICE
 
 if TYPE_CHECKING:  # few tasks have services
     from pytest_harbor.sandboxes.docker.compose import Projects
+
+_Made = TypeVar("_Made")
 
 
 class Launcher:
@@ -78,6 +80,16 @@ class Launcher:
         """Refuse what this daemon would leave open. Raises UnsupportedByProvider."""
         check_enforced(self.engine, spec)
 
+    async def prepare(
+        self,
+        spec: EnvironmentSpec,
+        name: str,
+        labels: Mapping[str, str],
+        tell: Tell | None,
+    ) -> None:
+        """As ``DockerProvider.prepare``; a daemon that comes back is waited for."""
+        await self._persist(partial(self._image, spec, name, labels, tell), spec)
+
     async def start(
         self,
         spec: EnvironmentSpec,
@@ -85,16 +97,22 @@ class Launcher:
         labels: Mapping[str, str],
         tell: Tell | None,
     ) -> DockerSandbox:
-        """As ``DockerProvider.start``; once more when the daemon went away and came back."""
+        """As ``DockerProvider.start``; a daemon that comes back is waited for."""
         start = self._start if spec.compose_file is None else self._start_project
+        return await self._persist(partial(start, spec, name, labels, tell), spec)
+
+    async def _persist(
+        self, work: Callable[[], Awaitable[_Made]], spec: EnvironmentSpec
+    ) -> _Made:
+        """Do it; once more when the daemon went away and came back."""
         try:
-            return await start(spec, name, labels, tell)
+            return await work()
         except DaemonError as error:
             if error.status is not None or not await self.engine.comes_back():
                 raise start_error(error, spec) from error
         self._removals.again()
         try:
-            return await start(spec, name, labels, tell)
+            return await work()
         except DaemonError as error:
             raise start_error(error, spec) from error
 
@@ -118,10 +136,7 @@ class Launcher:
         labels: Mapping[str, str],
         tell: Tell | None,
     ) -> DockerSandbox:
-        task = labels.get(TASK_LABEL, name)
-        image = await self._images.ready(spec, task, tell)
-        if spec.install is not None:
-            image = await self._installed(image, spec, labels, tell)
+        image = await self._image(spec, name, labels, tell)
         unique = f"{_slug(name)}-{secrets.token_hex(4)}"
         every_label = all_labels(labels, self._session)
         networks = await self._networks(spec, unique, every_label, tell)
@@ -173,6 +188,19 @@ class Launcher:
             await sandbox.stop()
             raise
         return sandbox
+
+    async def _image(
+        self,
+        spec: EnvironmentSpec,
+        name: str,
+        labels: Mapping[str, str],
+        tell: Tell | None,
+    ) -> Image:
+        """The image of a container, with what is to be installed in it."""
+        image = await self._images.ready(spec, labels.get(TASK_LABEL, name), tell)
+        if spec.install is not None:
+            image = await self._installed(image, spec, labels, tell)
+        return image
 
     async def _networks(
         self,

@@ -114,6 +114,18 @@ class DockerProvider(Provider):
         launcher.check(spec)
         return await launcher.start(spec, name, labels, tell)
 
+    async def prepare(
+        self,
+        spec: EnvironmentSpec,
+        *,
+        name: str,
+        labels: Mapping[str, str],
+        tell: Tell | None = None,
+    ) -> None:
+        if spec.compose_file is None:  # Compose gets the images of services by itself
+            launcher = await self._connected()
+            await launcher.prepare(spec, name, labels, tell)
+
     async def sweep(self) -> Swept:
         engine = (await self._connected()).engine
         from pytest_harbor.sandboxes.docker import sweep

@@ -138,6 +138,17 @@ class LocalProvider(Provider):
             if not is_image:  # which has users of its own
                 refuse_unknown_user(user)
 
+    async def prepare(
+        self,
+        spec: EnvironmentSpec,
+        *,
+        name: str,  # noqa: ARG002  # an image is no one's
+        labels: Mapping[str, str],  # noqa: ARG002  # nothing outlives the process
+        tell: Tell | None = None,
+    ) -> None:
+        await self._be_ready(spec)
+        await self._image(spec, tell)
+
     async def start(
         self,
         spec: EnvironmentSpec,
@@ -146,13 +157,7 @@ class LocalProvider(Provider):
         labels: Mapping[str, str],  # noqa: ARG002  # nothing outlives the process
         tell: Tell | None = None,
     ) -> Sandbox:
-        found = await self.probe()
-        if not found.available:
-            raise SandboxUnavailable(found.reason)
-        if self._base is None:
-            raise SandboxUnavailable("this local provider was closed")
-        await self._revive()
-        self.check(spec, ())
+        await self._be_ready(spec)
         if spec.workdir is not None:
             spec = replace(spec, workdir=_normal(spec.workdir))
         ground = await self._take_ground(spec) if self._is_in_place else None
@@ -162,6 +167,16 @@ class LocalProvider(Provider):
             if ground is not None:
                 await ground.release()
             raise
+
+    async def _be_ready(self, spec: EnvironmentSpec) -> None:
+        """Make sure that a sandbox can be asked for. Raises as :meth:`start`."""
+        found = await self.probe()
+        if not found.available:
+            raise SandboxUnavailable(found.reason)
+        if self._base is None:
+            raise SandboxUnavailable("this local provider was closed")
+        await self._revive()
+        self.check(spec, ())
 
     async def _revive(self) -> None:
         """Begin anew after the broker was killed, which an agent can do in-place.
