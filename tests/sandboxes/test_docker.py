@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -678,6 +679,32 @@ async def test_image_is_built_once(provider, build, requests_made):
     await start(other, spec)
     await other.aclose()
     assert not [made for made in requests_made if "/build" in made]
+
+
+async def test_tasks_of_the_same_content_build_once(provider, build, requests_made):
+    spec = build(f"RUN sleep 0.5\n{UUID}")
+    twin = _with(spec, build_context=spec.build_context.with_name("twin"))
+    shutil.copytree(spec.build_context, twin.build_context)
+    found: dict[str, str] = {}
+
+    async def look(provider: DockerProvider, spec: EnvironmentSpec, task: str) -> None:
+        sandbox = await start(provider, spec, **{TASK_LABEL: task})
+        found[task] = (await sandbox.exec("cat /uuid")).stdout
+
+    other = DockerProvider()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(look, provider, spec, "one")
+        tasks.start_soon(look, other, twin, "two")
+    await other.aclose()
+    assert len([made for made in requests_made if "/build" in made]) == 1
+    first = found["one"]
+    assert first == found["two"] != ""
+    forcing = DockerProvider()
+    await look(forcing, _with(spec, force_build=True), "one")
+    await look(forcing, _with(twin, force_build=True), "two")
+    await forcing.aclose()
+    assert len([made for made in requests_made if "/build" in made]) == 2
+    assert first != found["one"] == found["two"]
 
 
 async def test_changed_content_is_built_anew(provider, build):

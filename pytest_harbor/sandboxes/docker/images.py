@@ -7,7 +7,6 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,7 +21,11 @@ from pytest_harbor.sandboxes.api import Tell
 from pytest_harbor.sandboxes.docker import build
 from pytest_harbor.sandboxes.docker.build import Builder
 from pytest_harbor.sandboxes.docker.client import NOT_FOUND, DaemonError, Engine
-from pytest_harbor.sandboxes.docker.context import BuildSource, image_tag
+from pytest_harbor.sandboxes.docker.context import (
+    REPOSITORY,
+    BuildSource,
+    image_tag,
+)
 from pytest_harbor.sandboxes.docker.pull import pull
 from pytest_harbor.sandboxes.environment import EnvironmentSpec
 from pytest_harbor.sandboxes.machine import alone, shared_folder
@@ -115,16 +118,19 @@ class Images:
         self, spec: EnvironmentSpec, source: BuildSource, name: str, tell: Tell | None
     ) -> Image:
         tag = await self._tag(source, name)
+        content = tag.rpartition(":")[2]
         waited_since = time.time()
-        async with self._lock(tag):
+        async with self._lock(content):
             if known := self._known.get(tag):
                 return known
             if not spec.force_build and (known := await self._find(tag)):
                 return known
-            async with _machine_wide_lock(tag, tell) as record:
+            # Tasks often share an environment: it is built for one of them.
+            async with _machine_wide_lock(content, tell):
+                record = _BuildRecord(content, tag)
                 is_fresh = not spec.force_build or record.forced_by(self._run)
-                if is_fresh and (known := await self._find(tag)):
-                    return known
+                if is_fresh and await self._engine.call(partial(_adopt, tag)):
+                    return await self._found(tag)
                 record.raise_failure(since=waited_since)
                 recipe = build.Recipe(source, tag, use_cache=not spec.force_build)
                 if self._builder is None:
@@ -183,12 +189,26 @@ def _inspect(name: str, client: docker.APIClient) -> dict[str, Any]:
     return dict(client.inspect_image(name))  # type: ignore[no-untyped-call]
 
 
-class _BuildRecord:
-    """What is known about builds of one tag on this machine, kept beside its lock."""
+def _adopt(tag: str, client: docker.APIClient) -> bool:
+    """Give ``tag`` to the newest image of the same content; ``False``: there is none."""
+    repository, _, content = tag.rpartition(":")
+    same = client.images(filters={"reference": f"{REPOSITORY}/*:{content}"})
+    if not same:
+        return False
+    newest = max(same, key=lambda facts: facts["Created"])
+    client.tag(newest["Id"], repository, content)
+    return True
 
-    def __init__(self, stem: Path) -> None:
-        self._built = stem.with_suffix(".built")
-        self._failed = stem.with_suffix(".failed")
+
+class _BuildRecord:
+    """What is known about builds on this machine, kept beside their locks.
+
+    Images of the same content are shared; failures are not, for they name files of a task.
+    """
+
+    def __init__(self, content: str, tag: str) -> None:
+        self._built = Path(f"{_stem(content)}.built")
+        self._failed = Path(f"{_stem(tag)}.failed")
 
     def forced_by(self, run: str) -> bool:
         """True when this very run built it without a cache."""
@@ -217,14 +237,15 @@ class _BuildRecord:
         self._failed.write_text(json.dumps(failure))
 
 
-@contextlib.asynccontextmanager
-async def _machine_wide_lock(
+def _machine_wide_lock(
     name: str, tell: Tell | None
-) -> AsyncIterator[_BuildRecord]:
-    """One build of a tag, or pull of a name, at a time, whichever process wants it."""
-    folder = shared_folder("images")
+) -> contextlib.AbstractAsyncContextManager[None]:
+    """One build of a content, or pull of a name, at a time, whichever process wants it."""
+    return alone(Path(f"{_stem(name)}.lock"), tell, does="makes the same image")
+
+
+def _stem(name: str) -> str:
+    """The path of what is kept about ``name`` on this machine, without its suffix."""
     digest = hashlib.sha256(name.encode()).hexdigest()[:16]
-    stem = folder / f"{re.sub(r'[^a-z0-9]+', '-', name.lower())[:80]}-{digest}"
-    lock = Path(f"{stem}.lock")
-    async with alone(lock, tell, does="makes the same image"):
-        yield _BuildRecord(stem)
+    plain = re.sub(r"[^a-z0-9]+", "-", name.lower())[:80]
+    return str(shared_folder("images") / f"{plain}-{digest}")
