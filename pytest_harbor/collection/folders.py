@@ -68,7 +68,8 @@ class TaskModule(TaskNode, pytest.Module):
         name = shown(self.path.parent.name)
         for sign in SEPARATORS:
             name = name.replace(sign, "_")
-        item = BrokenTask.from_parent(self, name=name, problems=_lines(error))
+        problems = tuple(error.message.splitlines())
+        item = BrokenTask.from_parent(self, name=name, problems=problems)
         item.add_marker(pytest.mark.harbor(task=name))
         return item
 
@@ -159,7 +160,3 @@ def needs_container(task: Task) -> bool:
         )
         for step in config.steps or (None,)
     )
-
-
-def _lines(error: TaskLoadError) -> tuple[str, ...]:
-    return tuple(str(problem) for problem in error.problems)

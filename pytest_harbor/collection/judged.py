@@ -54,6 +54,16 @@ def threshold(*wanted: float | None) -> float:
     return next((one for one in wanted if one is not None), DEFAULT_MIN_REWARD)
 
 
+def tell_time_limit(error: BaseException, text: str, *, debug: bool) -> None:
+    """Say what a time limit of the item met: where we were waiting says nothing.
+
+    Does nothing for other errors, and where our frames were asked for.
+    Raises pytest.fail.Exception.
+    """
+    if isinstance(error, pytest.fail.Exception) and not debug:
+        raise pytest.fail.Exception(junit.clean(text), pytrace=False) from None
+
+
 def interruption(error: BaseException) -> str:
     """What ended an item from outside: Ctrl-C, a time limit, a hook that raised."""
     if isinstance(error, KeyboardInterrupt | pytest.fail.Exception):

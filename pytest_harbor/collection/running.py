@@ -19,6 +19,7 @@ from pytest_harbor.collection.judged import (
     Judged,
     interruption,
     settle,
+    tell_time_limit,
     threshold,
 )
 from pytest_harbor.collection.live_steps import LiveSteps
@@ -113,6 +114,7 @@ def _run(request: Request) -> tuple[EpisodeResult, Judged]:
         attempt=plan.attempt,
         sandbox=provider.name,
     )
+    root = request.item.config.rootpath
     steps = None
     if plan.is_multi_step and isinstance(request.item, Episode):
         steps = LiveSteps(request.item, plan, must_miss=must_miss)
@@ -122,9 +124,10 @@ def _run(request: Request) -> tuple[EpisodeResult, Judged]:
     except BaseException as error:
         # A time limit of the item, Ctrl-C, a hook that raised: nobody graded it.
         ended = _cancelled(plan, provider, logs, error, began=began)
-        records.finished(
-            ended, judge(ended, threshold=origin.min_reward), origin=origin
-        )
+        verdict = judge(ended, threshold=origin.min_reward)
+        records.finished(ended, verdict, origin=origin)
+        text = failure_text(ended, verdict, root=root)
+        tell_time_limit(error, text, debug=request.settings.debug)
         raise
     verdict = judge(result, threshold=origin.min_reward, must_miss=must_miss)
     if result.status == "unavailable" and request.settings.unavailable == "skip":
@@ -132,7 +135,6 @@ def _run(request: Request) -> tuple[EpisodeResult, Judged]:
     records.finished(result, verdict, origin=origin)
     if steps is not None:
         steps.settle(verdict.steps)
-    root = request.item.config.rootpath
     request.item.user_properties += junit.properties(
         result, min_reward=origin.min_reward, root=root
     )

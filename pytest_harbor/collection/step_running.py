@@ -15,7 +15,7 @@ import pytest
 from pytest_harbor.collection import markers
 from pytest_harbor.collection import session as sessions
 from pytest_harbor.collection.items import StepTaskItem
-from pytest_harbor.collection.judged import Judged, settle, threshold
+from pytest_harbor.collection.judged import Judged, settle, tell_time_limit, threshold
 from pytest_harbor.collection.live_step_run import LiveStepRun
 from pytest_harbor.collection.places import run_places
 from pytest_harbor.collection.step_files import step_types
@@ -100,10 +100,8 @@ def _run(request: StepRequest) -> tuple[StepRunResult, Judged]:
         if ended is not None:
             verdict = judge(ended, threshold=origin.min_reward)
             _record(request, records, origin, ended, verdict)
-            if isinstance(error, pytest.fail.Exception) and not settings.debug:
-                # A time limit. Where we were waiting says nothing, the steps do.
-                text = step_text(ended, verdict, root=item.config.rootpath)
-                raise pytest.fail.Exception(junit.clean(text), pytrace=False) from None
+            text = step_text(ended, verdict, root=item.config.rootpath)
+            tell_time_limit(error, text, debug=settings.debug)
         raise
     verdict = judge(
         result, threshold=origin.min_reward, allow_tolerated=settings.allow_tolerated

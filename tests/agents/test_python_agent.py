@@ -82,10 +82,11 @@ def test_another_type_is_refused(turn):
 
 def test_abandoned_agent_cannot_touch_the_sandbox_any_more(turn):
     """A thread cannot be stopped, but its sandbox can be taken away."""
-    go_on, ended = threading.Event(), threading.Event()
+    begun, go_on, ended = (threading.Event() for _ in range(3))
     seen = []
 
     def run(self, given):
+        begun.set()
         go_on.wait(10)
         try:
             given.sandbox.exec("too late")
@@ -94,9 +95,10 @@ def test_abandoned_agent_cannot_touch_the_sandbox_any_more(turn):
         ended.set()
 
     async def main():
-        with anyio.move_on_after(0.01) as scope:
-            await run_agent(agent_of(run), turn)
-        assert scope.cancelled_caught
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(run_agent, agent_of(run), turn)
+            await anyio.to_thread.run_sync(begun.wait, 10)
+            tasks.cancel_scope.cancel()
         go_on.set()
         await anyio.to_thread.run_sync(ended.wait, 10)
 

@@ -256,6 +256,19 @@ def test_a_broken_task_does_not_stop_the_others(project: Project, workers: str) 
     assert "Traceback" not in str(result.stdout)
 
 
+def test_a_broken_task_tells_its_warnings_too(project: Project) -> None:
+    """A misspelt key may be why another one is missing."""
+    project.task("a", "[environment]\ncpus = 'many'\nmemory_md = 3\n")
+    result = project.run("datasets")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(
+        [
+            "task.toml: [[]environment].cpus: must be a number*",
+            "warning: task.toml: unknown key [[]environment].memory_md (did you mean *",
+        ]
+    )
+
+
 def test_a_broken_dataset_is_an_item_and_breaks_its_tasks(project: Project) -> None:
     project.task()
     project.task("../other/fine")

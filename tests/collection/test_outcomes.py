@@ -563,6 +563,18 @@ def test_works_without_other_plugins(project: Project, args: list[str]) -> None:
     assert project.rows("rollouts.jsonl")[0]["outcome"] == "passed"
 
 
+@pytest.mark.slow
+def test_a_time_limit_of_the_item_is_told_without_our_frames(project: Project) -> None:
+    limit = "[metadata.pytest_harbor]\ntimeout = 3\n"
+    project.task("t", limit, solve="sleep 60")
+    result = project.run_apart("datasets")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(
+        ["cancelled: interrupted: Timeout (>3.0s) from pytest-timeout.", "logs: *"]
+    )
+    result.stdout.no_fnmatch_line("*/pytest_harbor/collection/*")
+
+
 TELLS = """
 from pytest_harbor.sandboxes.local.provider import LocalProvider
 class Tells(LocalProvider):

@@ -66,7 +66,8 @@ def load_task(
     if strict:
         found.make_strict()
     if found.problems:
-        raise TaskLoadError(str(folder), tuple(found.problems))
+        problems, warnings = tuple(found.problems), tuple(found.warnings)
+        raise TaskLoadError(str(folder), problems, warnings)
     return _task(folder, config, layout, dataset, found)
 
 
