@@ -69,6 +69,7 @@ def steps(
     names = [f"{number:02}" for number in range(1, len(rewards) + 1)]
     toml = "".join(f'\n[[steps]]\nname = "{step}"\n{gates}\n' for step in names)
     content = {f"steps/{step}/instruction.md": "Do it." for step in names}
+    content |= {f"steps/{step}/solution/solve.sh": "true" for step in names}
     for step, reward in zip(names, rewards, strict=True):
         if reward is not None:
             content[f"steps/{step}/tests/reward.json"] = json.dumps(reward)
@@ -202,7 +203,8 @@ def test_the_line_of_a_step_says_why(
 def test_progress_speaks_of_phases_and_not_twice_of_rewards(scripted: Project) -> None:
     project = scripted
     steps(project, FULL)
-    project.task("single", files={"tests/reward.json": json.dumps(FULL)})
+    reward = {"tests/reward.json": json.dumps(FULL)}
+    project.task("single", solve="true", files=reward)
     text = project.run("datasets", "-v").outlines
     ours = [line.strip() for line in text if re.match(r"  \w+\[oracle\]: ", line)]
     assert ours == [
