@@ -557,6 +557,22 @@ async def piped_process_has_its_user(t: Context) -> None:
     await process.kill()
 
 
+@shared
+async def piped_process_is_killed_while_it_is_read(t: Context) -> None:
+    process = await t.sandbox.spawn_piped("echo up; sleep 3600")
+    assert await _received(process, 3) == b"up\n"
+    ended: list[bytes] = []
+
+    async def receive() -> None:
+        ended.append(await process.receive())
+
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(receive)
+            await process.kill()
+    assert ended == [b""]
+
+
 @own
 async def piped_process_ends_with_its_sandbox(t: Context) -> None:
     process = await t.sandbox.spawn_piped("echo up; sleep 3600")

@@ -325,6 +325,18 @@ def test_room_is_the_limit_but_never_more_than_half_the_memory(
     assert userland.room_bytes(storage_mib) == expected_gib * 1024**3
 
 
+def test_a_message_that_crosses_the_last_reply_takes_it_not_along() -> None:
+    mine, theirs = wire.channel()
+    with mine:
+        wire.send(mine, {"op": "kill"})
+        wire.last_reply(theirs, {"status": 5})
+        with pytest.raises(BrokenPipeError):
+            wire.send(mine, {"op": "kill"})
+        theirs.close()
+        received = wire.receive(mine)
+    assert received == ({"status": 5}, [])
+
+
 @pytest.mark.parametrize("size", [10, wire.MAX_PACKET_BYTES + 1, 3_000_000])
 def test_messages_of_any_size_bring_their_descriptors(size):
     mine, theirs = wire.channel()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 import anyio
@@ -46,9 +46,10 @@ class Pipes:
                 os.close(descriptor)
 
     def close(self) -> None:
-        """Close our ends."""
-        os.close(self.sending)
-        os.close(self.receiving)
+        """Close our ends; whoever waits for one gets ClosedResourceError."""
+        for ours in (self.sending, self.receiving):
+            anyio.notify_closing(ours)
+            os.close(ours)
 
 
 class LocalPipedProcess(PipedProcess):
@@ -64,7 +65,8 @@ class LocalPipedProcess(PipedProcess):
             try:
                 return os.read(self._pipes.receiving, _CHUNK)
             except BlockingIOError:
-                await anyio.wait_readable(self._pipes.receiving)
+                with suppress(anyio.ClosedResourceError):  # it was killed
+                    await anyio.wait_readable(self._pipes.receiving)
         return b""
 
     async def send(self, data: bytes) -> None:
@@ -72,10 +74,10 @@ class LocalPipedProcess(PipedProcess):
         while view:
             if self._pipes is None:
                 raise BrokenPipeError
-            await anyio.wait_writable(self._pipes.sending)
             try:
+                await anyio.wait_writable(self._pipes.sending)
                 view = view[os.write(self._pipes.sending, view[:_CHUNK]) :]
-            except BlockingIOError:
+            except (BlockingIOError, anyio.ClosedResourceError):
                 continue
 
     async def wait(self) -> ExecResult:

@@ -96,7 +96,7 @@ def run_commands(proc: int) -> Work:
             message, (channel_number, *descriptors) = received
             channel = socket.socket(fileno=channel_number)
             if problem:
-                wire.reply(channel, {"lost": problem})
+                wire.last_reply(channel, {"lost": problem})
                 return
             watcher = command.Watcher(
                 channel, proc, sandbox.init_pid, sandbox.init_pidfd
@@ -104,11 +104,11 @@ def run_commands(proc: int) -> Work:
             try:
                 reply = watcher.run(command.Command.parse(message), descriptors)
             except BaseException as error:  # noqa: BLE001  # whoever waits must hear of it
-                wire.reply(channel, {"lost": f"{type(error).__name__}: {error}"})
+                wire.last_reply(channel, {"lost": f"{type(error).__name__}: {error}"})
                 return
             # In this order: who has the reply may ask for the next command at once.
             wire.send(line, {"idle": True})
-            wire.reply(channel, reply)
+            wire.last_reply(channel, reply)
             watcher.bury()
             channel.close()
             kernel.close_all_but(keep)

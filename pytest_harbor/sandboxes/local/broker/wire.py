@@ -49,6 +49,19 @@ def reply(sock: socket.socket, message: Mapping[str, object]) -> None:
         send(sock, message)
 
 
+def last_reply(sock: socket.socket, message: Mapping[str, object]) -> None:
+    """As :func:`reply`, and nothing more is taken.
+
+    A message that crosses it, a kill of what has just ended, would stay unread; and the
+    kernel answers the close of such a socket with a reset that takes the reply along.
+    """
+    with contextlib.suppress(OSError):
+        sock.shutdown(socket.SHUT_RD)
+        while sock.recv(1, socket.MSG_DONTWAIT):
+            pass
+    reply(sock, message)
+
+
 def _send(sock: socket.socket, data: bytes, descriptors: Sequence[int]) -> None:
     rights = array.array("i", descriptors)
     ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)] if descriptors else []
