@@ -30,6 +30,7 @@ from pytest_harbor.errors import CANCELLED, HarborError
 from pytest_harbor.results import junit
 from pytest_harbor.results.failure_text import failure_text, run_warnings
 from pytest_harbor.results.records import Origin
+from pytest_harbor.sandboxes.api import NOTE
 
 if TYPE_CHECKING:
     from pytest_harbor.agents.api import Agent
@@ -140,7 +141,8 @@ def _run(request: Request) -> tuple[EpisodeResult, Judged]:
     )
     if verdict.outcome == "passed":  # else its text has them
         for line in run_warnings(result, plan.warnings):
-            warn_of_item(request.item, line)
+            if not line.startswith(NOTE):
+                warn_of_item(request.item, line)
     text = failure_text(result, verdict, root=root, told=plan.warnings)
     return result, Judged(verdict, text)
 

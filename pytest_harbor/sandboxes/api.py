@@ -37,6 +37,9 @@ Tell: TypeAlias = Callable[[str], None]
 MAX_CAPTURED_BYTES = 1024 * 1024
 """Output kept in memory per stream; a log file takes far more."""
 
+NOTE = "note: "
+"""What warnings begin with that only explain a failure: nobody need mind them else."""
+
 TASK_LABEL = "pytest-harbor.task"
 """Label of everything that is made for a task; its value is the task's ID."""
 

@@ -52,7 +52,7 @@ def test_tasks_are_sound_and_share_their_layers(bakery: Project) -> None:
     assert sorted(row["reward"] for row in rows) == [0, 0, 1, 1]
     made = {path.read_text() for path in bakery.latest.rglob("verifier/once")}
     assert len(made) == 1, made
-    note = "environment/Dockerfile: the local sandbox ignores VOLUME (line 7)"
+    note = "note: environment/Dockerfile: the local sandbox ignores VOLUME (line 7)"
     assert all(note in row["warnings"] for row in rows)
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn, TypeAlias
 
 from pytest_harbor.errors import UnsupportedByProvider
+from pytest_harbor.sandboxes.api import NOTE
 from pytest_harbor.sandboxes.local.images.words import WordError, expand
 
 SHELL: Final = ("/bin/sh", "-c")
@@ -164,7 +165,7 @@ class _Reading:
     def _notes(self) -> Iterator[str]:
         if self.ignored:
             said = ", ".join(f"{name} (line {n})" for name, n in self.ignored.items())
-            yield f"{self.name}: the local sandbox ignores {said}"
+            yield f"{NOTE}{self.name}: the local sandbox ignores {said}"
 
     def refuse(self, what: str) -> NoReturn:
         raise UnsupportedByProvider(
