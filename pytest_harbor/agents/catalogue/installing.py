@@ -106,12 +106,11 @@ npm_version() {
 
 # Unpacks version "$2" of the package "$1" into the folder "$3".
 npm_unpack() {
-  local url="$registry/$1/-/${1##*/}-$2.tgz" temporary
-  temporary=$(mktemp)
-  fetch "$url" >"$temporary" || die "cannot fetch $url"
+  local url="$registry/$1/-/${1##*/}-$2.tgz" tarball="$3.tgz"
   mkdir -p "$3"
-  tar -xzf "$temporary" -C "$3" --strip-components=1 || die "cannot unpack $url"
-  rm -f "$temporary"
+  fetch "$url" >"$tarball" || die "cannot fetch $url"
+  tar -xzf "$tarball" -C "$3" --strip-components=1 || die "cannot unpack $url"
+  rm -f "$tarball"
 }
 """
 
