@@ -261,6 +261,7 @@ def test_what_every_agent_of_a_run_is_given(declared: Project) -> None:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", ["0", pytest.param("2", marks=pytest.mark.slow)])
 def test_what_a_passed_episode_warned_of_is_told(
     declared: Project, workers: str

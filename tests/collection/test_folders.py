@@ -450,6 +450,7 @@ def test_runs_beside_other_things_are_not_collected(project: Project) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_naming_one_of_many_reads_only_that_one(project: Project) -> None:
     for number in range(300):
         project.task(f"t{number:03}")

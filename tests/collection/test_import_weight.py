@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 HEAVY = ("pydantic", "anyio", "docker", "tomli", "filelock", "pathspec", "requests")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [[], ["-n1"]])
 def test_without_tasks_nothing_heavy_is_imported(
     project: Project, workers: list[str]

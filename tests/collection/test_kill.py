@@ -26,6 +26,7 @@ class Last:
 """
 
 
+@pytest.mark.slow
 def test_a_killed_run_keeps_what_ended_and_names_what_ran(project: Project) -> None:
     project.file("my_agents.py", AGENT)
     for name in "abcd":

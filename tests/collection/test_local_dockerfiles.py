@@ -56,6 +56,7 @@ def test_tasks_are_sound_and_share_their_layers(bakery: Project) -> None:
     assert all(note in row["warnings"] for row in rows)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_built_is_told_and_the_others_run(bakery: Project) -> None:
     write(bakery, "stages", "FROM debian:12\nCOPY --from=other /a /b\n")
     write(bakery, "unmapped", "FROM alpine:3.20\n")

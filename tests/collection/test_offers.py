@@ -37,6 +37,7 @@ def test_a_bad_offer_is_a_usage_error(
     assert "INTERNALERROR" not in str(result.stdout)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hook", [AGENTS, PROVIDERS])
 def test_a_bad_offer_is_a_usage_error_with_workers(project: Project, hook: str) -> None:
     project.task("t")

@@ -276,6 +276,7 @@ def test_validate(project: Project) -> None:
     result.stdout.fnmatch_lines(["SKIPPED*missing/task.toml*unvalidated: *solve.sh*"])
 
 
+@pytest.mark.slow
 def test_validation_says_what_it_cannot_validate(project: Project) -> None:
     project.file(
         "datasets/own/conftest.py",
@@ -465,6 +466,7 @@ def test_stop_at_the_first_failure(project: Project) -> None:
     project.run("datasets", "-x").assert_outcomes(failed=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupts_clean_up(
     project: Project, agents: str, number: signal.Signals

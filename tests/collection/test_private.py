@@ -85,6 +85,7 @@ def test_junit_time_is_taken_off_the_total_only() -> None:
     assert row.duration == 2.0
 
 
+@pytest.mark.slow
 def test_our_modules_are_not_parsed_for_their_assertions(project: Project) -> None:
     project.file(
         "test_x.py",

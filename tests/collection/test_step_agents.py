@@ -87,6 +87,7 @@ def test_a_python_test_deploys_one(desk: Project) -> None:
     desk.run().assert_outcomes(passed=1)
 
 
+@pytest.mark.slow
 def test_a_python_test_keeps_its_secrets(
     desk: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:

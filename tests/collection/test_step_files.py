@@ -146,6 +146,7 @@ def test_a_broken_file_hides_nothing(project: Project):
     assert "Traceback" not in str(result.stdout)
 
 
+@pytest.mark.slow
 def test_collecting_imports_no_protocol(project: Project):
     step_file(project, "a.task.json")
     project.file(

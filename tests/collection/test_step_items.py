@@ -204,6 +204,7 @@ def test_the_text_has_verifier_rows_and_steps(doing: Project):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [(), ("-W", "error"), ("-n", "1")])
 def test_warnings_of_a_run_that_passed_are_pytests(doing: Project, options):
     task(doing, "odd", {"warns": "notes.md is not there"}, {})

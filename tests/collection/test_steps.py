@@ -238,6 +238,7 @@ def test_passed_steps_are_silent_without_verbosity(
 # -- once each ------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", ["0", "2"])
 def test_a_retried_episode_leaves_nothing_of_the_broken_try(
     scripted: Project, workers: str

@@ -157,6 +157,7 @@ def test_agent_timeout_kills_everything_and_is_graded(tmp_path, run_local):
     assert not is_running(marker)
 
 
+@pytest.mark.slow
 def test_blocking_agent_loses_its_sandbox_with_its_budget(tmp_path, run_local):
     marker = "161803.39"
     task = write_task(tmp_path / "task", "[agent]\ntimeout_sec = 0.2\n")

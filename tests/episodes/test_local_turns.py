@@ -336,6 +336,7 @@ def test_three_things_switch_with_the_user(tmp_path, run_local):
 
 
 class TestValues:
+    @pytest.mark.slow
     def test_budgets_are_the_steps(self, tmp_path, run_local):
         task = write(
             tmp_path / "task",

@@ -185,6 +185,7 @@ def test_dockerfiles_of_the_examples_without_a_daemon(run_pytest):
     assert run.properties("locked-room[oracle]")["harbor.verifier_mode"] == "separate"
 
 
+@pytest.mark.slow
 def test_the_dockerfile_of_the_documentation(run_pytest):
     run = run_pytest("examples/docker/count-the-visitors", *HOST)
     assert run.code == 0, run.output

@@ -201,6 +201,7 @@ async def test_files_of_a_message(deploy):
     assert error_of(await deploy(chatty(), use)) is None
 
 
+@pytest.mark.slow
 async def test_failures(deploy):
     async def use(agent, instance):
         broken = await agent.send("echo so far; echo no disk >&2; exit 3")
@@ -233,6 +234,7 @@ async def test_a_key_that_is_refused_is_no_fault_of_the_agent(deploy):
     assert error_of(await deploy(chatty(failure=failure), use)) is None
 
 
+@pytest.mark.slow
 async def test_timeout_kills_the_command(deploy):
     async def use(agent, instance):
         reply = await agent.send("sleep 61.5", timeout_seconds=1.0)
@@ -270,6 +272,7 @@ async def test_trajectory_and_what_was_used(deploy):
     assert kept(result) == ["***\n"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ends", [True, False])
 async def test_secrets_of_the_run_are_in_no_log(deploy, ends):
     """Also when the prompt is given up and the command is cancelled."""

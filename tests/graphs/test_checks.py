@@ -93,6 +93,7 @@ def test_a_check_that_fails_is_an_error_and_no_score(tmp_path, code, message):
     assert caught.value.kind == "verifier_error"
 
 
+@pytest.mark.slow
 def test_it_has_its_time_and_leaves_nothing(tmp_path):
     code = (
         "import os, subprocess, time\n"
@@ -170,6 +171,7 @@ def verify(**fields):
     }
 
 
+@pytest.mark.slow
 def test_a_check_looks_at_the_env_itself(run_steps, library):
     library.files["artifacts/check_loan/check_loan.py"] = CHECK
     result = run_steps(

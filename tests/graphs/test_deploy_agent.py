@@ -229,6 +229,7 @@ def test_a_deployed_agent_answers(run_steps, library):
     assert [one.response for one in result.context.prompt_responses] == ["Good day."]
 
 
+@pytest.mark.slow
 def test_the_scripted_agent_is_always_there(run_steps):
     script = json.dumps([{"answer": "By the script."}])
     result = run_steps(

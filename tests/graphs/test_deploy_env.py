@@ -136,6 +136,7 @@ def test_a_kind_of_sandbox_that_is_not_there_is_told(run_steps, library):
     assert result.step("up").status == "not_run"
 
 
+@pytest.mark.slow
 def test_an_instance_lives_as_long_as_it_may(run_steps, library, portal):
     library.agent(answer="late")
     result = run_steps(

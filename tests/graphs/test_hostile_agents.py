@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from pytest_harbor.errors import StepError
 from pytest_harbor.graphs.run import MAX_ERROR_CHARACTERS
 from pytest_harbor.graphs.steps.api import StepType
@@ -14,6 +16,7 @@ DEEP = '{"a": ' * 300 + "1" + "}" * 300
 HUGE = "x" * 60_000
 
 
+@pytest.mark.slow
 def test_deep_json_is_no_result_and_a_long_excuse_is_cut(run_steps, library):
     script = [
         {"when": "deep", "answer": DEEP},

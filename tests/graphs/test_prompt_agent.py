@@ -241,6 +241,7 @@ class TestFailures:
         assert executor.cancelled == [reply.agent_session_id]
         assert reply.response == "working on it"
 
+    @pytest.mark.slow
     async def test_an_agent_that_dies_is_not_waited_for(self, run):
         served = run.deploy("clerk", {"do": [{"hang": True}]})
         reply = failure = None

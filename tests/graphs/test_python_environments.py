@@ -34,6 +34,7 @@ def run_python(python: str, code: str) -> str:
     return anyio.run(run)
 
 
+@pytest.mark.slow
 def test_it_is_built_once_and_has_nothing_of_the_runners(tmp_path, monkeypatch):
     file = write_requirements(tmp_path, "# nothing\n")
     first = build(file, tmp_path / "cache")
@@ -77,6 +78,7 @@ def test_one_that_was_cut_off_is_built_anew(tmp_path, monkeypatch):
     assert [command[2] for command in commands] == ["venv", "pip"]
 
 
+@pytest.mark.slow
 def test_a_failure_shows_pips_last_lines(tmp_path):
     file = write_requirements(tmp_path, "--no-index\nno-such-package-anywhere\n")
     with pytest.raises(SandboxStartFailed, match="no-such-package-anywhere") as caught:

@@ -108,6 +108,7 @@ def test_failure_kinds():
     assert sorted(kinds - documented) == []
 
 
+@pytest.mark.slow
 def test_reliability_names_tests_that_exist():
     named = re.findall(
         r"`(tests/[^`]+\.py)::(test_\w+)`", (DOCS / "reliability.md").read_text()

@@ -96,6 +96,7 @@ def in_container(container_files, *scripts, user=None):
     return anyio.run(run)
 
 
+@pytest.mark.slow
 def test_episode_uses_the_real_folders_and_takes_them_back(container_files):
     (facts,) = in_container(
         container_files,
@@ -142,6 +143,7 @@ def test_episode_uses_the_real_folders_and_takes_them_back(container_files):
     }
 
 
+@pytest.mark.slow
 def test_second_sandbox_waits_for_the_first(container_files):
     (facts,) = in_container(
         container_files,
@@ -172,6 +174,7 @@ def test_second_sandbox_waits_for_the_first(container_files):
     assert facts["after"] == []
 
 
+@pytest.mark.slow
 def test_places_that_hold_something_are_refused(container_files):
     (facts,) = in_container(
         container_files,
@@ -233,6 +236,7 @@ def test_installed_software_is_copied_in_and_taken_back(container_files):
     assert facts["left"] == ["mine"]
 
 
+@pytest.mark.slow
 def test_network_is_refused_by_name(container_files):
     (facts,) = in_container(
         container_files,
@@ -252,6 +256,7 @@ def test_network_is_refused_by_name(container_files):
     assert "in-place" in facts["text"]
 
 
+@pytest.mark.slow
 def test_killed_owner_leaves_nothing_after_the_next_start(container_files):
     killed, after = in_container(
         container_files,
@@ -286,6 +291,7 @@ def test_killed_owner_leaves_nothing_after_the_next_start(container_files):
     assert after == {"removed": True, "there": [], "again": 0}
 
 
+@pytest.mark.slow
 def test_auto_falls_back_to_it_in_a_container_only(container_files):
     script = """
         import pytest_harbor.sandboxes.local.probing as probing
@@ -325,6 +331,7 @@ def test_normal_user_is_refused(container_files):
     assert "root" in facts["reason"]
 
 
+@pytest.mark.slow
 def test_workdir_elsewhere_is_a_place_too(container_files):
     (facts,) = in_container(
         container_files,
@@ -360,6 +367,7 @@ BROKER_IS_KILLED = """
     """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("user", [None, pytest.param("nobody", marks=as_root)])
 def test_killed_broker_leaves_nothing_after_the_stop(container_files, user):
     end = "await box.stop(); report(left=left, after=live('sleep 3400'), there=there())"
@@ -368,6 +376,7 @@ def test_killed_broker_leaves_nothing_after_the_stop(container_files, user):
     assert facts == {"left": 2, "after": 0, "there": []}
 
 
+@pytest.mark.slow
 def test_killed_broker_and_owner_leave_nothing_to_the_next(container_files):
     end = "report(left=left); os.kill(os.getpid(), signal.SIGKILL)"
     script = BROKER_IS_KILLED.replace("USER", "None").replace("END", end)
@@ -409,6 +418,7 @@ def test_strange_processes_are_spared(container_files):
     assert facts == {"left": None}
 
 
+@pytest.mark.slow
 def test_workdir_that_leads_elsewhere_deletes_nothing(container_files):
     (facts,) = in_container(
         container_files,

@@ -107,6 +107,7 @@ anyio.run(main)
 """
 
 
+@pytest.mark.slow
 def test_broker_killed_during_starts_leaves_nothing_after_a_sweep():
     anyio.run(_check_available)
     chance = random.Random(11)

@@ -171,6 +171,7 @@ anyio.run(main)
     assert lines[-3:] == ["public", "True", "False"]
 
 
+@pytest.mark.slow
 def test_dockerfiles_are_built_with_one_uid(python, folder):
     code = """
 async def main():
