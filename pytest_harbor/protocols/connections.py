@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import ssl
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 from pytest_harbor.errors import ProtocolError, ServerTimeout, ServerUnreachable
@@ -42,6 +43,22 @@ def failure(error: BaseException, method: str, url: str) -> ProtocolError | None
             f"{place}: the connection broke: {in_words(error)}", url=url
         )
     return None
+
+
+@contextmanager
+def told(method: str, url: str) -> Iterator[None]:
+    """Errors of an HTTP library as ours; those about something else as they are.
+
+    Raises:
+        ServerUnreachable, ServerTimeout: as :func:`failure` has it.
+    """
+    try:
+        yield
+    except Exception as error:
+        ours = failure(error, method, url)
+        if ours is None:
+            raise
+        raise ours from error
 
 
 def in_words(error: BaseException) -> str:

@@ -81,17 +81,12 @@ class _Guard(httpx.AsyncBaseTransport):
     async def _once(self, request: httpx.Request) -> httpx.Response:
         url = str(request.url)
         place = f"{request.method} {shown(url)}"
-        try:
+        with connections.told(request.method, url):
             response = await self._inner.handle_async_request(request)
             try:
                 body = await self._read(response, place)
             finally:
                 await response.aclose()
-        except Exception as error:
-            ours = connections.failure(error, request.method, url)
-            if ours is None:
-                raise
-            raise ours from error
         return httpx.Response(
             response.status_code,
             headers=response.headers,

@@ -129,7 +129,7 @@ class _Guard(httpx2.AsyncBaseTransport):
 
     async def _answer(self, request: httpx2.Request) -> httpx2.Response:
         url = str(request.url)
-        try:
+        with connections.told(request.method, url):
             response = await self._way.handle_async_request(request)
             place = f"{request.method} {shown(url)}"
             connections.refuse_encoding(
@@ -145,11 +145,6 @@ class _Guard(httpx2.AsyncBaseTransport):
                     body.add(chunk)
             finally:
                 await response.aclose()
-        except Exception as error:
-            ours = connections.failure(error, request.method, url)
-            if ours is None:
-                raise
-            raise ours from error
         if request.method == "POST":
             _check(request, response, body.content())
         return httpx2.Response(

@@ -189,16 +189,12 @@ class _Line:
 
     @contextmanager
     def _told(self, method: str) -> Iterator[None]:
-        try:
-            yield
-        except TimeoutError as error:
-            raise ServerTimeout(
-                f"{method} {shown(self._url)}: no answer in "
-                f"{self._timeout_seconds:g} s",
-                url=self._url,
-            ) from error
-        except Exception as error:
-            ours = connections.failure(error, method, self._url)
-            if ours is None:
-                raise
-            raise ours from error
+        with connections.told(method, self._url):
+            try:
+                yield
+            except TimeoutError as error:
+                raise ServerTimeout(
+                    f"{method} {shown(self._url)}: no answer in "
+                    f"{self._timeout_seconds:g} s",
+                    url=self._url,
+                ) from error

@@ -122,18 +122,30 @@ class Handler(http.server.BaseHTTPRequestHandler):
         pass
 
 
+Served = contextlib.AbstractContextManager[tuple[str, list[str]]]
+"""The server's base URL, and the paths that were asked for."""
+
+
+def misbehaving() -> Served:
+    """The server of this module."""
+    return served(Handler)
+
+
 @contextlib.contextmanager
-def misbehaving() -> Iterator[tuple[str, list[str]]]:
-    """The server's base URL, and the paths that were asked for."""
-    handler = type("Rubbish", (Handler,), {"released": threading.Event(), "asked": []})
+def served(
+    kind: type[http.server.BaseHTTPRequestHandler], **state: object
+) -> Iterator[tuple[str, list[str]]]:
+    """Serve on loopback with a handler that has ``state``, ``released`` and ``asked``."""
+    own = {"released": threading.Event(), "asked": [], **state}
+    handler = type("Rubbish", (kind,), own)
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.handle_error = lambda *_: None  # what hangs up breaks its own answer
     thread = threading.Thread(target=server.serve_forever, args=(0.05,))
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_port}", handler.asked
+        yield f"http://127.0.0.1:{server.server_port}", own["asked"]
     finally:
-        handler.released.set()
+        own["released"].set()
         server.shutdown()
         thread.join()
         server.server_close()

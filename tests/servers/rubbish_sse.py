@@ -11,7 +11,8 @@ import http.server
 import json
 import queue
 import threading
-from collections.abc import Iterator
+
+from servers.rubbish import Served, served
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -143,22 +144,6 @@ ENDPOINTS = {
 }
 
 
-@contextlib.contextmanager
-def misbehaving_sse() -> Iterator[tuple[str, list[str]]]:
-    """The server's base URL, and the paths that were asked for."""
-    handler = type(
-        "Rubbish",
-        (Handler,),
-        {"released": threading.Event(), "asked": [], "streams": {}},
-    )
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    server.handle_error = lambda *_: None  # what hangs up breaks its own answer
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}", handler.asked
-    finally:
-        handler.released.set()
-        server.shutdown()
-        thread.join()
-        server.server_close()
+def misbehaving_sse() -> Served:
+    """The server of this module."""
+    return served(Handler, streams={})
