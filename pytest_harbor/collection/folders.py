@@ -21,7 +21,7 @@ from pytest_harbor.collection.items import (
     printable_id,
 )
 from pytest_harbor.collection.loading import datasets, load
-from pytest_harbor.collection.names import SEPARATORS, shown
+from pytest_harbor.collection.names import shown
 from pytest_harbor.errors import TaskLoadError
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class TaskModule(TaskNode, pytest.Module):
         try:
             task = load(self.config, folder)
         except TaskLoadError as error:
-            yield self._broken(error)
+            yield BrokenTask.of_task(self, self.path.parent.name, error)
             return
         self.task = task
         sessions.of(self.config).needs.add(needs_container(task))
@@ -63,15 +63,6 @@ class TaskModule(TaskNode, pytest.Module):
     def istestfunction(self, obj: object, name: str) -> bool:  # noqa: ARG002
         """Our function is a test, whatever ``python_functions`` says."""
         return True
-
-    def _broken(self, error: TaskLoadError) -> pytest.Item:
-        name = shown(self.path.parent.name)
-        for sign in SEPARATORS:
-            name = name.replace(sign, "_")
-        problems = tuple(error.message.splitlines())
-        item = BrokenTask.from_parent(self, name=name, problems=problems)
-        item.add_marker(pytest.mark.harbor(task=name))
-        return item
 
     def _describe(self, task: Task) -> None:
         """Marks and keywords for ``-m`` and ``-k``."""

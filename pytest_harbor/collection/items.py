@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pytest
 
 from pytest_harbor.collection import session as sessions
-from pytest_harbor.collection.names import shown
+from pytest_harbor.collection.names import SEPARATORS, shown
 from pytest_harbor.collection.private import fixture_info, name_place
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from pytest_harbor.collection.step_handles import StepRunHandle
     from pytest_harbor.episodes.result import EpisodeResult
+    from pytest_harbor.errors import TaskLoadError
 
 
 if TYPE_CHECKING:
@@ -146,6 +147,19 @@ class BrokenTask(TaskNode, pytest.Item):
         if any(shown(word) != word for word in self.keywords):
             # Reports carry these too, and the names of folders above are among them.
             self.keywords = {shown(word): on for word, on in self.keywords.items()}
+
+    @classmethod
+    def of_task(
+        cls, parent: pytest.Collector, name: str, error: TaskLoadError
+    ) -> BrokenTask:
+        """The item of a task, by its name as IDs have it."""
+        plain = shown(name)
+        for sign in SEPARATORS:
+            plain = plain.replace(sign, "_")
+        problems = tuple(error.message.splitlines())
+        item: BrokenTask = cls.from_parent(parent, name=plain, problems=problems)
+        item.add_marker(pytest.mark.harbor(task=plain))
+        return item
 
     def setup(self) -> NoReturn:
         from pytest_harbor.results.junit import clean

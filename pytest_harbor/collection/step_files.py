@@ -18,7 +18,7 @@ from pytest_harbor.collection.items import (
     printable_id,
     step_task,
 )
-from pytest_harbor.collection.names import SEPARATORS, shown
+from pytest_harbor.collection.names import SEPARATORS
 from pytest_harbor.collection.warnings import warn
 from pytest_harbor.errors import Problem, SettingsError, TaskLoadError
 from pytest_harbor.tasks.steps.files import bundle_root, task_name
@@ -44,7 +44,7 @@ class StepTaskFile(pytest.Module):
         try:
             self.task = load(self.config, self.path)
         except TaskLoadError as error:
-            yield self._broken(error)
+            yield BrokenTask.of_task(self, task_name(self.path), error)
             return
         self.add_marker(pytest.mark.harbor(task=self.task.name))
         self.extra_keyword_matches.add(self.task.name)
@@ -56,15 +56,6 @@ class StepTaskFile(pytest.Module):
     def istestfunction(self, obj: object, name: str) -> bool:  # noqa: ARG002
         """Our function is a test, whatever ``python_functions`` says."""
         return True
-
-    def _broken(self, error: TaskLoadError) -> pytest.Item:
-        name = shown(task_name(self.path))
-        for sign in SEPARATORS:
-            name = name.replace(sign, "_")
-        problems = tuple(error.message.splitlines())
-        item = BrokenTask.from_parent(self, name=name, problems=problems)
-        item.add_marker(pytest.mark.harbor(task=name))
-        return item
 
 
 def load(config: pytest.Config, file: Path) -> StepTask:
