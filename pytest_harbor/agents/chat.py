@@ -146,7 +146,7 @@ class ChatAgent:
             problems.append(Problem("", f"agent 'chat': {error}"))
             return AgentNeeds(problems=tuple(problems))
         has_key = self._endpoint.key != chat_completions.NO_KEY
-        if not has_key and self._endpoint.url == chat_completions.OPENAI_URL:
+        if self._endpoint.lacks_key:
             what = (
                 "agent 'chat' needs OPENAI_API_KEY, or the URL of another endpoint in "
                 "OPENAI_BASE_URL"

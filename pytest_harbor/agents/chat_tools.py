@@ -19,7 +19,7 @@ from pytest_harbor.errors import (
 from pytest_harbor.protocols import mcp
 from pytest_harbor.protocols.chat_completions import ToolCall
 from pytest_harbor.protocols.excerpts import excerpt, is_too_deep, shortened
-from pytest_harbor.sandboxes.api import PipedProcess
+from pytest_harbor.sandboxes.api import KILLED, PipedProcess
 
 DEFAULT_COMMAND_SECONDS: Final = 120.0
 MAX_COMMAND_SECONDS: Final = 86_400.0
@@ -28,7 +28,6 @@ MAX_NAME_CHARS: Final = 64
 """Of a tool's name at OpenAI, which takes letters, digits, ``_`` and ``-`` only."""
 LOG_NAME: Final = "shell.txt"
 _LAST_WORDS: Final = 500
-_KILLED: Final = 137
 _OWN_HOSTS: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 SHELL_TOOL: Final[Mapping[str, Any]] = {
@@ -230,7 +229,7 @@ async def _end(process: PipedProcess) -> None:
 async def _last_words(process: PipedProcess) -> str:
     """How a server ended, if by itself."""
     result = await process.wait()
-    if result.exit_code is None or result.exit_code == _KILLED:
+    if result.exit_code is None or result.exit_code == KILLED:
         return ""
     said = excerpt(result.stderr[-_LAST_WORDS:])
     return f" (exit code {result.exit_code}{said and f': {said}'})"

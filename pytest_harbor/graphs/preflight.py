@@ -71,7 +71,7 @@ async def refuse(task: StepTask, parts: RunParts) -> None:
         agents=with_built_in(parts.agents),
         default_agent=settings.default_agent,
         judges=settings.judges.keys(),
-        judge_model=settings.models.judge or settings.models.default,
+        judge_model=settings.models.of_judges,
         human_a2a_url=settings.human_a2a_url,
     )
     problems = [str(problem) for problem in preflight(task, available)]
@@ -123,7 +123,7 @@ def _model_judge_problems(step: RubricsVerifier, parts: RunParts) -> Iterator[st
     from pytest_harbor.protocols import chat_completions
 
     models = parts.settings.models
-    model = step.default_model or models.judge or models.default
+    model = step.default_model or models.of_judges
     if model is None or model in parts.settings.judges:
         return  # told by others; a project's own
     where = f"step {step.id} ({step.type})"
@@ -134,10 +134,7 @@ def _model_judge_problems(step: RubricsVerifier, parts: RunParts) -> Iterator[st
     except (HarborError, ValueError) as error:
         yield f"{where}: {error}"
         return
-    if (
-        endpoint.url == chat_completions.OPENAI_URL
-        and endpoint.key == chat_completions.NO_KEY
-    ):
+    if endpoint.lacks_key:
         yield (
             f"{where}: the judge's model {model} needs OPENAI_API_KEY, which is not set;"
             " or name another endpoint (OPENAI_BASE_URL, default_model_api_base)"

@@ -78,6 +78,11 @@ class Endpoint:
     key: str = field(repr=False)
     whole_names: bool = False
 
+    @property
+    def lacks_key(self) -> bool:
+        """True for OpenAI's own endpoint, which answers nobody without a key, and no key."""
+        return self.url == OPENAI_URL and self.key == NO_KEY
+
     def wire_model(self, model: str) -> str:
         """The name that is sent for ``model``.
 

@@ -43,6 +43,9 @@ NOTE = "note: "
 TASK_LABEL = "pytest-harbor.task"
 """Label of everything that is made for a task; its value is the task's ID."""
 
+KILLED = 137
+"""The exit code of what ended by SIGKILL."""
+
 VERIFIER_TOOLS = ("bash", "timeout", "tar", "gzip", "find")
 """What a verifier's image must bring (spec 2)."""
 

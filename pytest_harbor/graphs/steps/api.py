@@ -46,6 +46,11 @@ class Models:
     api_base: str | None = None
     """Endpoint of the chat-completions judge; the step's own goes first."""
 
+    @property
+    def of_judges(self) -> str | None:
+        """The model of judges whose step names none."""
+        return self.judge or self.default
+
 
 @dataclass(frozen=True)
 class RunSettings:

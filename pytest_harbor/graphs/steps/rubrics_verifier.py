@@ -89,7 +89,7 @@ class _Grader:
         self._prefix = f"runs/{run_id}/verifications/{key_part(verifier_id)}/"
         self._cut: str | None = None
         models = run.settings.models
-        self.model = step.default_model or models.judge or models.default
+        self.model = step.default_model or models.of_judges
         """The judge's model as it is asked for; ``None`` is an agent's own."""
 
     async def entry(self) -> dict[str, Json]:

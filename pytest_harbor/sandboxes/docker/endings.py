@@ -9,15 +9,12 @@ from __future__ import annotations
 import anyio
 
 from pytest_harbor.errors import SandboxError, SandboxLost, UnsupportedByProvider
-from pytest_harbor.sandboxes.api import ExecResult
+from pytest_harbor.sandboxes.api import KILLED, ExecResult
 from pytest_harbor.sandboxes.docker import exec as execs
 from pytest_harbor.sandboxes.docker.client import DaemonError
 from pytest_harbor.sandboxes.docker.life import Life
 from pytest_harbor.sandboxes.docker.scripts import SHELL
 from pytest_harbor.sandboxes.docker.stream import ExecStream
-
-KILLED = 137
-"""The exit code of what ended by SIGKILL."""
 
 _NO_PROGRAM = 127
 _SHELL_IS_GONE = (

@@ -6,7 +6,7 @@ import time
 
 import anyio
 
-from pytest_harbor.sandboxes.api import ExecResult, PipedProcess
+from pytest_harbor.sandboxes.api import KILLED, ExecResult, PipedProcess
 from pytest_harbor.sandboxes.docker import endings
 from pytest_harbor.sandboxes.docker.command_output import CommandOutput
 from pytest_harbor.sandboxes.docker.exec import Connection, ExecCall
@@ -63,7 +63,7 @@ class PipedCommand(PipedProcess):
                 if self._output.stream.exit_code is None:
                     await endings.kill(self._life, self._call, self._output.stream)
                     self._result = self._output.result(
-                        endings.KILLED, time.monotonic() - self._begun
+                        KILLED, time.monotonic() - self._begun
                     )
             finally:
                 self._connection.close()

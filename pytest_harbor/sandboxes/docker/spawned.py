@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import anyio
 
-from pytest_harbor.sandboxes.api import ExecResult, Process
+from pytest_harbor.sandboxes.api import KILLED, ExecResult, Process
 from pytest_harbor.sandboxes.docker import endings
 from pytest_harbor.sandboxes.docker.command_output import CommandOutput
 from pytest_harbor.sandboxes.docker.exec import DRAIN_SECONDS, Connection, ExecCall
@@ -75,7 +75,7 @@ class SpawnedCommand(Process):
 
     async def _exit_code(self) -> int:
         if self._killed:
-            return endings.KILLED
+            return KILLED
         return await endings.exit_code(self._life, self._connection.exec_id)
 
     async def kill(self) -> None:

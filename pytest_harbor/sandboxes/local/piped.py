@@ -11,10 +11,9 @@ import anyio
 import anyio.lowlevel
 
 from pytest_harbor.sandboxes.api import ExecResult, PipedProcess
-from pytest_harbor.sandboxes.local.process import LocalProcess
+from pytest_harbor.sandboxes.local.process import KILL_SECONDS, LocalProcess
 
 _CHUNK = 64 * 1024
-_KILL_SECONDS = 20.0
 
 
 @dataclass(frozen=True)
@@ -86,7 +85,7 @@ class LocalPipedProcess(PipedProcess):
         return await self._process.wait()
 
     async def kill(self) -> None:
-        with anyio.move_on_after(_KILL_SECONDS, shield=True):
+        with anyio.move_on_after(KILL_SECONDS, shield=True):
             try:
                 await self._process.kill()
             finally:

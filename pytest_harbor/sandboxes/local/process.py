@@ -12,6 +12,9 @@ from pytest_harbor.sandboxes.api import ExecResult, Process
 from pytest_harbor.sandboxes.local.broker import wire
 from pytest_harbor.sandboxes.local.client import BrokerClient
 
+KILL_SECONDS = 20.0
+"""How long the broker may take to kill a tree; it gives up after 10."""
+
 
 class LocalProcess(Process):
     """A command under way: its channel, and its result once it is known."""

@@ -27,7 +27,7 @@ from pytest_harbor.sandboxes.environment import User
 from pytest_harbor.sandboxes.local.broker import wire
 from pytest_harbor.sandboxes.local.client import BrokerClient, receive
 from pytest_harbor.sandboxes.local.piped import LocalPipedProcess, Pipes
-from pytest_harbor.sandboxes.local.process import LocalProcess
+from pytest_harbor.sandboxes.local.process import KILL_SECONDS, LocalProcess
 from pytest_harbor.sandboxes.local.refusals import refuse_user
 from pytest_harbor.sandboxes.transfer_types import (
     Download,
@@ -38,8 +38,6 @@ from pytest_harbor.sandboxes.transfer_types import (
 
 OPEN_FOLDERS = ("/logs/agent", "/logs/verifier", "/logs/artifacts")
 """Writable for every user of the sandbox."""
-_KILL_SECONDS = 20.0
-"""How long the broker may take to kill a tree; it gives up after 10."""
 
 
 @dataclass(frozen=True)
@@ -108,17 +106,17 @@ class LocalSandbox(Sandbox):
             timeout_seconds=timeout_seconds,
             logs=_paths(log, error_log),
         )
-        limit = None if timeout_seconds is None else timeout_seconds + _KILL_SECONDS
+        limit = None if timeout_seconds is None else timeout_seconds + KILL_SECONDS
         try:
             with anyio.fail_after(limit):
                 return await process.wait()
         except TimeoutError:
             raise SandboxLost(
-                f"sandbox {self.id}: a command went on {_KILL_SECONDS:g} s after its time"
+                f"sandbox {self.id}: a command went on {KILL_SECONDS:g} s after its time"
             ) from None
         except BaseException:
             # Whoever cancels must find nothing running afterwards.
-            with anyio.move_on_after(_KILL_SECONDS, shield=True):
+            with anyio.move_on_after(KILL_SECONDS, shield=True):
                 with contextlib.suppress(SandboxLost, UnsupportedByProvider):
                     await process.kill()
             raise
