@@ -449,19 +449,20 @@ async def test_container_that_dies_under_a_command_is_lost(provider, spec, clien
 
 
 async def test_stop_does_not_wait_and_aclose_does(spec, client, monkeypatch):
-    from pytest_harbor.sandboxes.docker import sweep
-
     may_remove = threading.Event()
-    remove = sweep.remove_container
+    removing = threading.Event()
+    remove = docker.APIClient.remove_container
 
-    def slow(client, container):
+    def slow(self, container, **how):
+        removing.set()
         assert may_remove.wait(30)
-        return remove(client, container)
+        return remove(self, container, **how)
 
-    monkeypatch.setattr(sweep, "remove_container", slow)
+    monkeypatch.setattr(docker.APIClient, "remove_container", slow)
     provider = DockerProvider()
     sandbox = await start(provider, spec)
     await sandbox.stop()
+    assert await anyio.to_thread.run_sync(removing.wait, 30)
     assert client.containers.get(sandbox.id).status == "running"
     may_remove.set()
     await provider.aclose()
