@@ -59,8 +59,8 @@ class LocalPipedProcess(PipedProcess):
         self._pipes: Pipes | None = pipes
 
     async def receive(self) -> bytes:
+        await anyio.lowlevel.checkpoint()
         while self._pipes is not None:
-            await anyio.lowlevel.checkpoint()
             try:
                 return os.read(self._pipes.receiving, _CHUNK)
             except BlockingIOError:
@@ -70,14 +70,15 @@ class LocalPipedProcess(PipedProcess):
 
     async def send(self, data: bytes) -> None:
         view = memoryview(data)
+        await anyio.lowlevel.checkpoint()
         while view:
             if self._pipes is None:
                 raise BrokenPipeError
             try:
-                await anyio.wait_writable(self._pipes.sending)
                 view = view[os.write(self._pipes.sending, view[:_CHUNK]) :]
-            except (BlockingIOError, anyio.ClosedResourceError):
-                continue
+            except BlockingIOError:
+                with suppress(anyio.ClosedResourceError):  # it was killed
+                    await anyio.wait_writable(self._pipes.sending)
 
     async def wait(self) -> ExecResult:
         while await self.receive():
