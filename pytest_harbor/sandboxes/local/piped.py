@@ -63,7 +63,7 @@ class LocalPipedProcess(PipedProcess):
         while self._pipes is not None:
             try:
                 return os.read(self._pipes.receiving, _CHUNK)
-            except BlockingIOError:
+            except BlockingIOError:  # noqa: PERF203 - then it waits
                 with suppress(anyio.ClosedResourceError):  # it was killed
                     await anyio.wait_readable(self._pipes.receiving)
         return b""
