@@ -57,8 +57,8 @@ class Owner:
             return True
         try:
             state, start_ticks = _stat(self.pid)
-        except (OSError, ValueError, IndexError):
-            return True
+        except (OSError, ValueError, IndexError):  # or it may not be looked at
+            return not _exists(self.pid)
         return state in "ZX" or start_ticks != self.start_ticks
 
 
@@ -66,6 +66,14 @@ def _stat(pid: int) -> tuple[str, int]:
     text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     values = text.rpartition(")")[2].split()
     return values[_STATE_FIELD], int(values[_START_TIME_FIELD])
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except OSError as error:
+        return not isinstance(error, ProcessLookupError)  # or it is somebody else's
+    return True
 
 
 @functools.cache

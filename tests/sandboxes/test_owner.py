@@ -41,6 +41,22 @@ def test_a_zombie_is_dead():
     os.waitpid(pid, 0)
 
 
+def test_who_cannot_be_looked_at_is_not_dead():
+    """Whether /proc hides it (hidepid), or there is no descriptor left to look with."""
+    program = (
+        "import resource, sys\n"
+        "from pytest_harbor.sandboxes.owner import Owner\n"
+        "owners = [Owner.parse(text) for text in sys.argv[1:]]\n"
+        "assert owners[0].is_dead is False\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))\n"
+        "print([owner.is_dead for owner in owners])\n"
+    )
+    me = Owner.current()
+    gone = replace(me, pid=2**22 + 1)  # more than any kernel gives
+    said = subprocess.check_output([sys.executable, "-c", program, str(me), str(gone)])
+    assert said == b"[False, True]\n"
+
+
 def test_a_reused_pid_is_another_process():
     assert replace(Owner.current(), start_ticks=1).is_dead
 
