@@ -174,16 +174,30 @@ def start_bwrap(tmp_path):
         process.wait()
 
 
-def test_sweep_kills_what_a_dead_broker_left(start_bwrap):
-    mark = f"/{module.FOLDER_PREFIX}{os.getpid()}-test/etc"
+def test_sweep_kills_what_a_dead_broker_left(start_bwrap, monkeypatch):
+    # A prefix that the sweeps of no other test look for.
+    monkeypatch.setattr(module, "FOLDER_PREFIX", "swept-here-")
+    mark = f"/swept-here-{os.getpid()}-test/etc"
     orphan = start_bwrap(mark, orphan=True)
-    strange = start_bwrap(mark.replace(module.FOLDER_PREFIX, "other-"), orphan=True)
-    assert module.sweep_processes() >= 1
+    strange = start_bwrap(mark.replace("swept-here-", "other-"), orphan=True)
+    assert module.sweep_processes() == 1
     deadline = time.monotonic() + 10
     while orphan in _with_mark(mark) and time.monotonic() < deadline:
         time.sleep(0.005)
     assert orphan not in _with_mark(mark)
     assert strange in _with_mark("other-")
+
+
+@pytest.mark.parametrize("what", ["comm", "stat"])
+def test_a_process_may_end_while_it_is_looked_at(tmp_path, what):
+    (tmp_path / "7" / what).mkdir(parents=True)  # can be opened, and not be read
+    proc = os.open(tmp_path, os.O_RDONLY)
+    try:
+        assert processes.name(proc, 7) == ""
+        assert processes.look(proc, 7) is None
+        assert processes.table(proc) == {}
+    finally:
+        os.close(proc)
 
 
 def test_sweep_spares_what_a_broker_keeps():

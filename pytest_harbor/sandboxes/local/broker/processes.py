@@ -38,32 +38,29 @@ def open_proc() -> int:
 
 def name(proc: int, pid: int) -> str:
     """The short name of a process, empty when it is gone."""
-    try:
-        descriptor = os.open(f"{pid}/comm", os.O_RDONLY | os.O_CLOEXEC, dir_fd=proc)
-    except OSError:
-        return ""
-    try:
-        return os.read(descriptor, 64).decode(errors="replace").strip()
-    finally:
-        os.close(descriptor)
+    return _said(proc, pid, "comm").decode(errors="replace").strip()
 
 
 def look(proc: int, pid: int) -> Process | None:
     """One process, or ``None`` when it is gone."""
-    try:
-        descriptor = os.open(f"{pid}/stat", os.O_RDONLY | os.O_CLOEXEC, dir_fd=proc)
-    except OSError:
-        return None
-    try:
-        text = os.read(descriptor, 4096)
-    except OSError:
-        return None
-    finally:
-        os.close(descriptor)
-    values = text.rpartition(b")")[2].split()
+    values = _said(proc, pid, "stat").rpartition(b")")[2].split()
     if len(values) < 20:
         return None
     return Process(pid, int(values[1]), values[0].decode(), int(values[19]))
+
+
+def _said(proc: int, pid: int, what: str) -> bytes:
+    """What ``/proc`` says of a process; nothing when it is gone, or goes just now."""
+    try:
+        descriptor = os.open(f"{pid}/{what}", os.O_RDONLY | os.O_CLOEXEC, dir_fd=proc)
+    except OSError:
+        return b""
+    try:
+        return os.read(descriptor, 4096)
+    except OSError:
+        return b""
+    finally:
+        os.close(descriptor)
 
 
 def table(proc: int) -> dict[int, Process]:
