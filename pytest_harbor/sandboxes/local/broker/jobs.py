@@ -39,15 +39,12 @@ class Jobs:
         """Have a request done; the reply goes to ``channel``."""
         if message["op"] == "exec":
             handed = [channel.fileno(), *descriptors]
-            pid = self._ask(self._take_runner, place, message, handed)
-            self._channels[pid] = channel
+            runner = self._ask(self._take_runner, place, message, handed)
+            self._channels[runner.pid] = channel
         else:
-            pid = self._ask(self._take_mover, place, message, descriptors)
-            self._channels[pid] = channel
-            # When nobody waits for the result any more, it need not go on.
-            self._loop.watch(
-                channel.fileno(), 0, lambda: processes.send(pid, signal.SIGKILL)
-            )
+            mover = self._ask(self._take_mover, place, message, descriptors)
+            self._channels[mover.pid] = channel
+            self._loop.watch(channel.fileno(), 0, lambda: self._give_up(mover, channel))
 
     def died(self, pid: int, exit_code: int) -> None:
         """A process was reaped, one of ours or not; who waits for it hears of it."""
@@ -65,8 +62,8 @@ class Jobs:
         place: Place,
         message: wire.Message,
         descriptors: list[int],
-    ) -> int:
-        """Give a request to a process that has time; returns its ID."""
+    ) -> forks.Fork:
+        """Give a request to a process that has time; returns which one."""
         while True:
             worker = take(place)
             try:
@@ -74,7 +71,7 @@ class Jobs:
             except OSError:
                 self._hang_up(worker)
                 continue  # it was killed while it waited
-            return worker.pid
+            return worker
 
     def _take_runner(self, place: Place) -> forks.Fork:
         runner, place.runner = place.runner, None
@@ -113,6 +110,15 @@ class Jobs:
             place.mover = mover
         else:
             self._hang_up(mover)
+
+    def _give_up(self, mover: forks.Fork, channel: socket.socket) -> None:
+        """Nobody waits for the result any more: it need not go on."""
+        processes.send(mover.pid, signal.SIGKILL)
+        del self._channels[mover.pid]
+        self._loop.forget(channel.fileno())
+        channel.close()
+        # It may still have replied, and has no time for a next request all the same.
+        self._hang_up(mover)
 
     def _ran(self, place: Place, runner: forks.Fork) -> None:
         """A command is over; the process says itself how it went."""
