@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
+import subprocess
 
 import pytest
 
@@ -22,19 +22,19 @@ def lines(monkeypatch):
 
     def fork(work, sandbox, keep=frozenset()):
         ours, theirs = wire.channel()
-        pid = os.fork()
-        if pid == 0:
-            signal.pause()
-            os._exit(0)
-        made[pid] = theirs
-        return forks.Fork(pid, ours)
+        process = subprocess.Popen(["sleep", "600"])
+        started.append(process)
+        made[process.pid] = theirs
+        return forks.Fork(process.pid, ours)
 
+    started: list[subprocess.Popen[bytes]] = []
     monkeypatch.setattr(forks, "fork", fork)
     yield made
-    for pid, line in made.items():
+    for line in made.values():
         line.close()
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
+    for process in started:
+        process.kill()
+        process.wait()
 
 
 @pytest.fixture
