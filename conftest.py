@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sys
 from pathlib import Path
 
@@ -18,6 +19,11 @@ LEAKY_PREFIXES = ("HARBOR_", "DOCKER_", "PYTEST_ADDOPTS", "PYTEST_PLUGINS", "CI"
 # the time of the collection.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# A shell that puts a command in the background has it ignore Ctrl-C, and so would all that it
+# starts: tests that press it would wait for nothing.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
