@@ -55,7 +55,9 @@ def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Proje
     """A scratch project whose root is the rootdir, with real tasks in ``datasets/``."""
     pytester.makeini("[pytest]\nfilterwarnings = error\n")
     # At the end of a run hypothesis's plugin imports all of hypothesis, every time anew.
-    monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:hypothesispytest")
+    # Every run with pytest-rerunfailures leaves a thread and a listening socket in this
+    # process; tests that need it ask for it with ``project.reruns``.
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:hypothesispytest -p no:rerunfailures")
     return Project(pytester)
 
 

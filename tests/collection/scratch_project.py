@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -13,6 +13,9 @@ from task_folders import write_task
 
 
 class Project:
+    reruns: ClassVar = ("-p", "rerunfailures", "--reruns=1")
+    """Options of a run whose failed items run once again."""
+
     def __init__(self, pytester: pytest.Pytester) -> None:
         self.pytester = pytester
         self.path = pytester.path

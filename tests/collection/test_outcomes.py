@@ -436,7 +436,7 @@ def test_a_hook_that_raises_is_that_items_error(project: Project) -> None:
 
 def test_reruns_leave_single_properties(project: Project) -> None:
     project.graded("t", 0.5)
-    result = project.run("datasets", "--reruns=1", "--junitxml=j.xml")
+    result = project.run("datasets", *project.reruns, "--junitxml=j.xml")
     result.assert_outcomes(failed=1)
     text = (project.path / "j.xml").read_text()
     # One test case per try, with its own properties once each.
@@ -551,7 +551,7 @@ def pytest_harbor_sandbox_providers(config):
         ["-p", "no:terminal"],
         ["-p", "no:xdist"],
         ["-p", "no:timeout"],
-        ["-p", "no:rerunfailures"],
+        ["-p", "rerunfailures"],
         ["-p", "no:junitxml"],
         ["-s"],
         ["--capture=sys"],
@@ -559,7 +559,9 @@ def pytest_harbor_sandbox_providers(config):
         ["-vv"],
     ],
 )
-def test_works_without_other_plugins(project: Project, args: list[str]) -> None:
+def test_works_whatever_other_plugins_there_are(
+    project: Project, args: list[str]
+) -> None:
     project.task("good", "[metadata.pytest_harbor]\ntimeout = 60\n")
     assert project.run("datasets", *args).ret == 0
     assert project.rows("rollouts.jsonl")[0]["outcome"] == "passed"

@@ -328,7 +328,7 @@ def test_a_rerun_item_tells_its_steps_anew(scripted: Project) -> None:
     """pytest-rerunfailures runs the item again; what its first run told does not count."""
     project = scripted
     steps(project, FULL, HALF)
-    result = project.run("datasets", "-v", "--reruns=1", "--junitxml=j.xml")
+    result = project.run("datasets", "-v", *project.reruns, "--junitxml=j.xml")
     result.stdout.fnmatch_lines(["*1 failed, 2 subtests passed, 1 rerun*"])
     names = [case.attrib["name"] for case in suite(project).findall("testcase")]
     # The item has a case for each run, as pytest-rerunfailures has it; a step has one.
