@@ -12,9 +12,11 @@ import anyio
 import pytest
 
 from pytest_harbor.errors import SandboxStartFailed, UnsupportedByProvider
+from pytest_harbor.sandboxes.environment import EnvironmentSpec
 from pytest_harbor.sandboxes.local import ground as module
 from pytest_harbor.sandboxes.local.broker import kernel, orphans, processes
 from pytest_harbor.sandboxes.local.ground import Ground
+from pytest_harbor.sandboxes.local.provider import LocalProvider
 
 
 @pytest.fixture(autouse=True)
@@ -232,6 +234,40 @@ def test_neither_older_processes_nor_this_one_are_orphans():
     finally:
         os.close(proc)
     assert younger == []
+
+
+def test_who_serves_a_sandbox_with_namespaces_is_no_orphan():
+    """A sweep of this ground must not cost the sandboxes of another run."""
+
+    async def main():
+        provider = LocalProvider(mode="namespace")
+        if not (await provider.probe()).available:
+            pytest.skip("no namespaces here")
+        try:
+            box = await provider.start(EnvironmentSpec(), name="kept", labels={})
+            await box.exec("true")  # one has joined it now, and waits for the next
+            broker = provider._base.broker._process.pid
+            proc = processes.open_proc()
+            try:
+                own = orphans.look(proc, os.getpid())
+                table = processes.table(proc)
+                serving = {
+                    pid
+                    for pid, process in table.items()
+                    if process.parent == broker
+                    and orphans.look(proc, pid).are_of_a_command(own)
+                }
+                found = {process.pid for process in orphans.find(proc, since=0)}
+            finally:
+                os.close(proc)
+            return serving, found, (await box.exec("echo kept")).stdout
+        finally:
+            await provider.aclose()
+
+    serving, found, said = anyio.run(main)
+    assert serving
+    assert not serving & found
+    assert said == "kept\n"
 
 
 def test_paths_are_written_down_before_anything_is_made(tmp_path):

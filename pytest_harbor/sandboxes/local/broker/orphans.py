@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from pytest_harbor.sandboxes.local.broker import kernel, processes
+from pytest_harbor.sandboxes.local.broker import kernel, launch, processes
 
 
 @dataclass(frozen=True)
@@ -64,13 +64,38 @@ def parse(status: str) -> Marks:
 
 
 def find(proc: int, since: int) -> list[processes.Process]:
-    """Commands that began at ``since`` (clock ticks since boot) or later."""
+    """Commands that began at ``since`` (clock ticks since boot) or later.
+
+    What serves a sandbox with namespaces is deprived like the commands there. Its broker
+    lives, and so it is no orphan.
+    """
     own = look(proc, os.getpid())
-    found = []
-    for process in processes.table(proc).values():
-        if own is None or process.start_ticks < since or process.pid == os.getpid():
-            continue
-        marks = look(proc, process.pid)
-        if marks is not None and marks.are_of_a_command(own):
-            found.append(process)
-    return found
+    if own is None:
+        return []
+    table = processes.table(proc)
+    return [
+        process
+        for process in table.values()
+        if process.start_ticks >= since
+        and process.pid != os.getpid()
+        and _is_of_a_command(proc, process.pid, own)
+        and not _is_broker(proc, table.get(process.parent), own)
+    ]
+
+
+def _is_of_a_command(proc: int, pid: int, own: Marks) -> bool:
+    marks = look(proc, pid)
+    return marks is not None and marks.are_of_a_command(own)
+
+
+def _is_broker(proc: int, process: processes.Process | None, own: Marks) -> bool:
+    """Its forks have its name, and no session of their own.
+
+    A command can have both, but not the marks taken off.
+    """
+    return (
+        process is not None
+        and process.session == process.pid
+        and processes.name(proc, process.pid) == launch.NAME
+        and not _is_of_a_command(proc, process.pid, own)
+    )

@@ -23,6 +23,7 @@ class Process:
     pid: int
     parent: int
     state: str
+    session: int
     start_ticks: int
 
     @property
@@ -46,7 +47,10 @@ def look(proc: int, pid: int) -> Process | None:
     values = _said(proc, pid, "stat").rpartition(b")")[2].split()
     if len(values) < 20:
         return None
-    return Process(pid, int(values[1]), values[0].decode(), int(values[19]))
+    state, parent, _, session = values[:4]
+    return Process(
+        pid, int(parent), state.decode(), int(session), start_ticks=int(values[19])
+    )
 
 
 def _said(proc: int, pid: int, what: str) -> bytes:
