@@ -30,6 +30,9 @@ _PARTS: Final = ("bin", "lib", "lib64", "pyvenv.cfg")
 _PACKAGE_FOLDERS: Final = ("site-packages", "dist-packages")
 _BASE: Final = Path(sys.base_prefix)
 """Local sandboxes see it anyway."""
+_BASE_PYTHON: Final = str(Path(sys.executable).resolve())
+"""Up to Python 3.10 a virtual environment links to whoever made it. That must be no other
+environment, of which a sandbox sees nothing."""
 _INCLUDED = re.compile(
     r"^\s*(?:-r|--requirement|-c|--constraint)[\s=]+(\S+)", re.MULTILINE
 )
@@ -112,7 +115,7 @@ async def built_environment(
 async def _build(folder: Path, requirements: Path) -> None:
     await anyio.to_thread.run_sync(lambda: shutil.rmtree(folder, ignore_errors=True))
     has_pip = importlib.util.find_spec("pip") is not None
-    make = [sys.executable, "-m", "venv", *(["--without-pip"] if has_pip else [])]
+    make = [_BASE_PYTHON, "-m", "venv", *(["--without-pip"] if has_pip else [])]
     await _run([*make, str(folder)], requirements)
     python = str(folder / "bin" / "python")
     pip = (

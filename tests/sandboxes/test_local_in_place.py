@@ -20,7 +20,10 @@ from pytest_harbor.sandboxes.environment import EnvironmentSpec
 from pytest_harbor.sandboxes.local.provider import LocalProvider
 from pytest_harbor.sandboxes.transfer_types import Upload
 
-LIBRARIES = ("anyio", "idna", "sniffio", "typing_extensions.py", "filelock")
+LIBRARIES = (
+    *("anyio", "exceptiongroup", "idna", "sniffio", "typing_extensions.py"),
+    "filelock",
+)
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="several users need root")
 SITE = Path(sysconfig.get_path("purelib"))
 PRELUDE = """
