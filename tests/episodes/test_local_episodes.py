@@ -148,7 +148,7 @@ def test_agent_timeout_kills_everything_and_is_graded(tmp_path, run_local):
     )
     started = time.monotonic()
     result = run_local(task)
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 30
     assert (result.status, result.reward) == ("graded", 1.0)
     [turn] = result.turns
     assert turn.agent_timed_out

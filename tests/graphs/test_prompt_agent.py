@@ -224,7 +224,7 @@ class TestFailures:
     @pytest.mark.parametrize("state", ["input-required", "auth-required"])
     async def test_nobody_answers_an_agent_that_asks(self, run, state):
         run.deploy("clerk", {"answer": "Which one?", "state": state})
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             reply, failure = await prompt(run)
         assert reply.error_type == "agent_error"
         assert reply.response == reply.error_message == "Which one?"
@@ -235,7 +235,7 @@ class TestFailures:
         app, executor = build("1.0")
         url = run.serve_app(app)
         run.journal.write("deploy", DeployedAgent("clerk", url, "none"))
-        reply, failure = await prompt(run, prompt="work 60", timeout_seconds=0.5)
+        reply, failure = await prompt(run, prompt="work 60", timeout_seconds=1.5)
         assert reply.error_type == "timeout"
         assert failure.kind == AGENT_TIMEOUT
         assert executor.cancelled == [reply.agent_session_id]
@@ -435,7 +435,8 @@ class TestConversations:
     async def test_a_user_that_does_not_go_on_ends_it_well(self, run, answer, reason):
         run.deploy("clerk", {"answer": "a", "when": "."})
         run.deploy("reader", answer)
-        reply, error = await prompt(run, **converse(user_agent_timeout_seconds=0.5))
+        limit = 0.5 if reason == "user_timeout" else 60
+        reply, error = await prompt(run, **converse(user_agent_timeout_seconds=limit))
         assert error is None
         assert (reply.response, reply.has_error) == ("a", False)
         (whole,) = run.stored("runs/run-1/conversations/*/conversation.json")

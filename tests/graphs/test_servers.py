@@ -230,7 +230,7 @@ async def test_one_that_ends_before_it_is_ready_is_not_waited_for(bench):
     async def never(_: str) -> str:
         return "no"
 
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         with pytest.raises(ServerNotReady) as caught:
             await bench.start(probe=never)
     assert str(caught.value) == (
@@ -261,7 +261,7 @@ async def test_a_death_in_mid_run_is_told_once(bench):
     server = await bench.start()
     server.log.write_text("last words")
     bench.box.processes[0].end(9)
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         while not bench.deaths:
             await anyio.lowlevel.checkpoint()
     assert bench.deaths == [
@@ -277,7 +277,7 @@ async def test_a_lost_sandbox_is_a_death(bench):
     server = await bench.start()
     bench.box.processes[0].error = SandboxLost("the daemon is gone")
     bench.box.processes[0].end(0)
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         while server.death is None:
             await anyio.lowlevel.checkpoint()
     assert server.death == "was lost: the daemon is gone"
@@ -285,7 +285,7 @@ async def test_a_lost_sandbox_is_a_death(bench):
 
 async def test_its_lifetime_ends_it(bench):
     server = await bench.start(ttl_seconds=0.01)
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         while not server.is_stopped:
             await anyio.lowlevel.checkpoint()
     assert server.death == "reached its lifetime of 0.01 s (ttl_seconds)"

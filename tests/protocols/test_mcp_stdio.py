@@ -148,7 +148,7 @@ FAULTS = {
 @pytest.mark.parametrize(("answer", "kind", "message"), FAULTS.values(), ids=FAULTS)
 async def test_faults(monkeypatch, answer, kind, message, method):
     monkeypatch.setattr(connections, "MAX_BODY_BYTES", 1024 * 1024)
-    seconds = 0.3 if kind is ServerTimeout else 10
+    seconds = 1 if kind is ServerTimeout else 10
     with closing(Server(answer, method)) as server, anyio.fail_after(20):
         if method == "initialize":
             with pytest.raises(kind, match=message) as caught:

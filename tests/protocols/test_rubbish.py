@@ -51,7 +51,7 @@ def _small_bodies(monkeypatch):
 
 
 async def get(url, *, seconds=5.0):
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         async with data_plane.DataPlane(url) as plane:
             await plane.get(timeout_seconds=seconds)
 
@@ -86,7 +86,7 @@ async def test_error_of_the_data_plane(rogue):
 @pytest.mark.parametrize("way", [*UNREADABLE, "text"])
 async def test_unreadable_env_card(rogue, way):
     # A card is no JSON-RPC answer: these are JSON, and no card.
-    with pytest.raises(ProtocolError), anyio.fail_after(10):
+    with pytest.raises(ProtocolError), anyio.fail_after(30):
         await data_plane.read_card(f"{rogue[0]}/{way}-card", timeout_seconds=5)
 
 
@@ -101,15 +101,15 @@ async def test_env_card_that_is_missing_or_broken(rogue):
 
 @pytest.mark.parametrize("way", [*UNREADABLE, *REFUSED, *LOST])
 async def test_agent_card(rogue, way):
-    with pytest.raises(ProtocolError), anyio.fail_after(10):
+    with pytest.raises(ProtocolError), anyio.fail_after(30):
         await a2a.connect(f"{rogue[0]}/{way}-card", timeout_seconds=0.2)
 
 
 async def test_agent_card_that_never_comes(rogue, free_url):
-    with pytest.raises(ServerTimeout, match=r"in 0.3 s; last: .*404: nobody here"):
-        await a2a.connect(f"{rogue[0]}/status404-card", timeout_seconds=0.3)
+    with pytest.raises(ServerTimeout, match=r"in 1 s; last: .*404: nobody here"):
+        await a2a.connect(f"{rogue[0]}/status404-card", timeout_seconds=1)
     with pytest.raises(ServerTimeout, match="cannot be reached: Connection refused"):
-        await a2a.connect(free_url, timeout_seconds=0.3)
+        await a2a.connect(free_url, timeout_seconds=1)
     with pytest.raises(ServerUnreachable, match="Connection refused"):
         await a2a.connect(free_url, timeout_seconds=0)
 
@@ -117,7 +117,7 @@ async def test_agent_card_that_never_comes(rogue, free_url):
 @pytest.mark.parametrize("way", [*UNREADABLE, *REFUSED, "hang_up", "shapeless", "text"])
 async def test_agent_that_cannot_be_read(rogue, way):
     async with await a2a.connect(f"{rogue[0]}/{way}", timeout_seconds=5) as agent:
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             reply = await agent.send("hello", unreachable_seconds=0.1)
     assert (reply.state, reply.error_type) == (State.UNREACHABLE, "infra_error")
     assert reply.error_message
@@ -154,7 +154,7 @@ async def test_agent_that_never_answers(rogue, way):
     ],
 )
 async def test_mcp(rogue, way, kind, seconds):
-    with pytest.raises(kind) as caught, anyio.fail_after(10):
+    with pytest.raises(kind) as caught, anyio.fail_after(30):
         async with mcp.connect(f"{rogue[0]}/{way}/mcp", timeout_seconds=seconds):
             pass
     assert type(caught.value) is kind

@@ -66,7 +66,7 @@ async def run(wire, *, unreachable=0.05, seconds=5.0, answers=None):
         unreachable_seconds=unreachable,
         metadata=None,
     )
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         return await turn.run()
 
 

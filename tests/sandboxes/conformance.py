@@ -397,7 +397,7 @@ def _timeout_case(name: str, tree: str, mark: int) -> None:
         start = time.monotonic()
         script = f"echo early; {tree.format(n=mark)}"
         result = await t.sandbox.exec(script, timeout_seconds=1)
-        assert time.monotonic() - start < 10
+        assert time.monotonic() - start < 30
         assert result.timed_out
         assert result.exit_code is None
         assert result.stdout == "early\n"

@@ -55,7 +55,7 @@ async def test_places_are_those_of_all_processes_and_die_with_them():
             await anyio.sleep(0.2)
             assert entered == []
             holder.send_signal(signal.SIGKILL)
-            with anyio.fail_after(10):
+            with anyio.fail_after(30):
                 while not entered:  # noqa: ASYNC110
                     await anyio.sleep(0.01)
 

@@ -67,7 +67,7 @@ SHELLS = (
 
 
 async def until_no_shell_waits(sandbox) -> None:
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         while (await sandbox.exec(SHELLS)).stdout:  # noqa: ASYNC110 - it tells nobody
             await anyio.sleep(0.05)
 
@@ -155,7 +155,7 @@ async def test_a_shell_that_was_killed_is_replaced(sandbox):
     await wait_for(sandbox)
     expected = sandbox._expected
     shell, expected.shell = expected.shell, None
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         while not (found := (await sandbox.exec(SHELLS)).stdout.split()):  # noqa: ASYNC110
             await anyio.sleep(0.05)
     assert len(found) == 1
