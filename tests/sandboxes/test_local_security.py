@@ -384,10 +384,13 @@ def test_sweep_removes_folders_of_dead_owners_only(bench, tmp_path, monkeypatch)
         (folder / "etc").mkdir(parents=True)
         (folder / "owner").write_text(str(owner))
     (tmp_path / f"{module.FOLDER_PREFIX}unknown").mkdir()
+    half = tmp_path / f"{module.FOLDER_PREFIX}half-removed"
+    half.mkdir()
+    os.utime(half, (0, 0))
     gone = tmp_path / f"{module.FOLDER_PREFIX}gone"
     glob = Path.glob
     monkeypatch.setattr(Path, "glob", lambda *a: [gone, *glob(*a)])  # removed meanwhile
-    assert module.sweep_folders() == 1
+    assert module.sweep_folders() == 2
     left = sorted(
         path.name.removeprefix(module.FOLDER_PREFIX) for path in tmp_path.iterdir()
     )
@@ -532,3 +535,27 @@ def test_upload_does_not_follow_links_into_our_own_descriptors(fresh_box, bench,
 
         with pytest.raises(OSError, match="cannot copy"):
             bench.portal.call(upload)
+
+
+def test_a_tree_that_somebody_else_removes_too_is_removed(tmp_path, monkeypatch):
+    from pytest_harbor.sandboxes.local.broker import files
+
+    for name in "one", "two", "three":
+        (tmp_path / "tree" / name / "deep").mkdir(parents=True)
+        (tmp_path / "tree" / name / "file").touch()
+    unlink, raced = os.unlink, []
+
+    def too_late(name, *, dir_fd):
+        if name == "file" and not raced:
+            raced.append(name)
+            unlink(name, dir_fd=dir_fd)
+        unlink(name, dir_fd=dir_fd)
+
+    monkeypatch.setattr(files.os, "unlink", too_late)
+    parent = os.open(tmp_path, os.O_RDONLY)
+    try:
+        files.remove(parent, "tree")
+    finally:
+        os.close(parent)
+    assert raced
+    assert not (tmp_path / "tree").exists()

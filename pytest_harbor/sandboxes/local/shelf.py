@@ -11,6 +11,7 @@ import shutil
 import signal
 import stat
 import tempfile
+import time
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +22,8 @@ FOLDER_PREFIX: Final = "pytest-harbor-local-"
 _OWNER_FILE = "owner"
 _MEMORY = Path("/dev/shm")  # noqa: S108  # mkdtemp makes names that cannot be guessed
 _ROOM_BYTES = 256 * 1024**2
+_NAMELESS_SECONDS = 3600.0
+"""A folder gets its owner's name as it is made, and loses it when it is being removed."""
 
 
 def shelves() -> list[Path]:
@@ -46,20 +49,27 @@ def new_folder() -> Path:
 
 def sweep_folders() -> int:
     """Remove the temporary folders of dead owners."""
-    removed = 0
     folders = [shelf.glob(f"{FOLDER_PREFIX}*") for shelf in shelves()]
-    for folder in itertools.chain.from_iterable(folders):
-        try:
-            facts = folder.lstat()
-            if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.geteuid():
-                continue
-            owner = Owner.parse((folder / _OWNER_FILE).read_text())
-        except OSError:  # its owner has just removed it
-            continue
-        if owner is not None and owner.is_dead:
-            remove_folder(folder)
-            removed += 1
-    return removed
+    left = [one for one in itertools.chain.from_iterable(folders) if _is_left(one)]
+    for folder in left:
+        remove_folder(folder)
+    return len(left)
+
+
+def _is_left(folder: Path) -> bool:
+    try:
+        facts = folder.lstat()
+        if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.geteuid():
+            return False
+    except OSError:  # its owner has just removed it
+        return False
+    try:
+        owner = Owner.parse((folder / _OWNER_FILE).read_text())
+    except FileNotFoundError:
+        return time.time() - facts.st_mtime > _NAMELESS_SECONDS
+    except OSError:
+        return False
+    return owner is not None and owner.is_dead
 
 
 def sweep_processes() -> int:

@@ -182,13 +182,21 @@ def _remove_folder(parent: int, name: str) -> bool:
     try:
         remove_content(parent, name)
         os.rmdir(name, dir_fd=parent)
-    except FileNotFoundError:
-        return True
+    except FileNotFoundError:  # somebody else removes too, all of it or a part
+        return not _is_there(parent, name)
     except OSError as error:
         if error.errno == errno.ENOTEMPTY:
             return False
         if error.errno != errno.EBUSY:
             raise
+    return True
+
+
+def _is_there(parent: int, name: str) -> bool:
+    try:
+        os.stat(name, dir_fd=parent, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
     return True
 
 
