@@ -393,16 +393,19 @@ class TestDeployedJudge:
     async def test_it_is_stopped_when_the_step_is_cancelled(self, run):
         run.scripts["wise"] = [{"do": [{"hang": True}]}]
         run.write(reply())
+        scope = anyio.CancelScope()
 
         async def judge():
-            await rubrics_verifier(step(judge_a2a_agent_id="wise"), run)
+            with scope:
+                await rubrics_verifier(step(judge_a2a_agent_id="wise"), run)
 
         with anyio.fail_after(30):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(judge)
                 while not run.instances:  # noqa: ASYNC110
                     await anyio.sleep(0.01)
-                tasks.cancel_scope.cancel()
+                scope.cancel()
+        assert scope.cancelled_caught
         (instance,) = run.instances.values()
         assert instance.is_stopped
 

@@ -21,8 +21,12 @@ from pytest_harbor.sandboxes.local.provider import LocalProvider
 from pytest_harbor.sandboxes.transfer_types import Upload
 
 LIBRARIES = (
-    *("anyio", "exceptiongroup", "idna", "sniffio", "typing_extensions.py"),
+    "anyio",
+    "exceptiongroup",
     "filelock",
+    "idna",
+    "sniffio",
+    "typing_extensions.py",
 )
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="several users need root")
 SITE = Path(sysconfig.get_path("purelib"))

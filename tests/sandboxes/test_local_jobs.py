@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from pytest_harbor.sandboxes.local.broker import forks, jobs, wire
+from pytest_harbor.sandboxes.local.broker import forks, jobs, processes, wire
 from pytest_harbor.sandboxes.local.broker.loop import Loop
 from pytest_harbor.sandboxes.local.broker.place import Place
 
@@ -54,7 +54,7 @@ def loop():
 
 @pytest.fixture
 def work(loop):
-    proc = os.open("/proc", os.O_RDONLY)
+    proc = processes.open_proc()
     yield jobs.Jobs(loop, proc)
     os.close(proc)
 

@@ -61,13 +61,11 @@ def _is_left(folder: Path) -> bool:
         facts = folder.lstat()
         if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.geteuid():
             return False
+        name = folder / _OWNER_FILE
+        if not name.exists():
+            return time.time() - facts.st_mtime > _NAMELESS_SECONDS
+        owner = Owner.parse(name.read_text())
     except OSError:  # its owner has just removed it
-        return False
-    try:
-        owner = Owner.parse((folder / _OWNER_FILE).read_text())
-    except FileNotFoundError:
-        return time.time() - facts.st_mtime > _NAMELESS_SECONDS
-    except OSError:
         return False
     return owner is not None and owner.is_dead
 

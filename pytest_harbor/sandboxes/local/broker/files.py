@@ -164,15 +164,15 @@ def remove(parent: int, name: str) -> None:
     Folders are moved up before they are emptied, so that no depth of nesting
     matters, and every step goes by descriptor, never through a link.
     """
-    try:
-        os.unlink(name, dir_fd=parent)
-    except FileNotFoundError:
-        return
-    except (IsADirectoryError, PermissionError):
-        pass
-    else:
-        return
     for _ in range(_EMPTYING_ROUNDS):
+        try:
+            os.unlink(name, dir_fd=parent)
+        except FileNotFoundError:
+            return
+        except (IsADirectoryError, PermissionError):
+            pass
+        else:
+            return
         if _remove_folder(parent, name):
             return
     raise OSError(errno.ENOTEMPTY, "something keeps coming back")
@@ -183,20 +183,12 @@ def _remove_folder(parent: int, name: str) -> bool:
         remove_content(parent, name)
         os.rmdir(name, dir_fd=parent)
     except FileNotFoundError:  # somebody else removes too, all of it or a part
-        return not _is_there(parent, name)
+        return False
     except OSError as error:
         if error.errno == errno.ENOTEMPTY:
             return False
         if error.errno != errno.EBUSY:
             raise
-    return True
-
-
-def _is_there(parent: int, name: str) -> bool:
-    try:
-        os.stat(name, dir_fd=parent, follow_symlinks=False)
-    except FileNotFoundError:
-        return False
     return True
 
 

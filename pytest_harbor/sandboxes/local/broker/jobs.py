@@ -44,7 +44,7 @@ class Jobs:
         else:
             mover = self._ask(self._take_mover, place, message, descriptors)
             self._channels[mover.pid] = channel
-            self._loop.watch(channel.fileno(), 0, lambda: self._give_up(mover, channel))
+            self._loop.watch(channel.fileno(), 0, lambda: self._give_up(mover))
 
     def died(self, pid: int, exit_code: int) -> None:
         """A process was reaped, one of ours or not; who waits for it hears of it."""
@@ -111,10 +111,10 @@ class Jobs:
         else:
             self._hang_up(mover)
 
-    def _give_up(self, mover: forks.Fork, channel: socket.socket) -> None:
+    def _give_up(self, mover: forks.Fork) -> None:
         """Nobody waits for the result any more: it need not go on."""
         processes.send(mover.pid, signal.SIGKILL)
-        del self._channels[mover.pid]
+        channel = self._channels.pop(mover.pid)
         self._loop.forget(channel.fileno())
         channel.close()
         # It may still have replied, and has no time for a next request all the same.

@@ -90,17 +90,6 @@ def leftovers(proc: int, mark: str) -> list[processes.Process]:
         for process in processes.table(proc).values()
         if processes.name(proc, process.pid) == BWRAP
         and processes.name(proc, process.parent) not in (BWRAP, NAME)
-        and mark.encode() in _command_line(proc, process.pid)
+        and mark.encode()
+        in processes.said(proc, process.pid, "cmdline", _MAX_LINE_BYTES)
     ]
-
-
-def _command_line(proc: int, pid: int) -> bytes:
-    try:
-        file = os.open(f"{pid}/cmdline", os.O_RDONLY | os.O_CLOEXEC, dir_fd=proc)
-    except OSError:
-        return b""
-    with os.fdopen(file, "rb") as line:
-        try:
-            return line.read(_MAX_LINE_BYTES)
-        except OSError:
-            return b""

@@ -12,6 +12,9 @@ from dataclasses import dataclass
 
 from pytest_harbor.sandboxes.local.broker import kernel, launch, processes
 
+_MAX_STATUS_BYTES = 1024 * 1024
+"""It names all groups of a process, of which there may be 65,536."""
+
 
 @dataclass(frozen=True)
 class Marks:
@@ -40,15 +43,8 @@ class Marks:
 
 def look(proc: int, pid: int) -> Marks | None:
     """The marks of a process, ``None`` when it is gone."""
-    try:
-        file = os.open(f"{pid}/status", os.O_RDONLY | os.O_CLOEXEC, dir_fd=proc)
-    except OSError:
-        return None
-    with os.fdopen(file, encoding="utf-8", errors="replace") as status:
-        try:
-            return parse(status.read())
-        except OSError:
-            return None
+    status = processes.said(proc, pid, "status", _MAX_STATUS_BYTES)
+    return parse(status.decode(errors="replace")) if status else None
 
 
 def parse(status: str) -> Marks:

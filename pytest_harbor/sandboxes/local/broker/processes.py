@@ -39,12 +39,12 @@ def open_proc() -> int:
 
 def name(proc: int, pid: int) -> str:
     """The short name of a process, empty when it is gone."""
-    return _said(proc, pid, "comm").decode(errors="replace").strip()
+    return said(proc, pid, "comm").decode(errors="replace").strip()
 
 
 def look(proc: int, pid: int) -> Process | None:
     """One process, or ``None`` when it is gone."""
-    values = _said(proc, pid, "stat").rpartition(b")")[2].split()
+    values = said(proc, pid, "stat").rpartition(b")")[2].split()
     if len(values) < 20:
         return None
     state, parent, _, session = values[:4]
@@ -53,14 +53,14 @@ def look(proc: int, pid: int) -> Process | None:
     )
 
 
-def _said(proc: int, pid: int, what: str) -> bytes:
+def said(proc: int, pid: int, what: str, max_bytes: int = 4096) -> bytes:
     """What ``/proc`` says of a process; nothing when it is gone, or goes just now."""
     try:
         descriptor = os.open(f"{pid}/{what}", os.O_RDONLY | os.O_CLOEXEC, dir_fd=proc)
     except OSError:
         return b""
     try:
-        return os.read(descriptor, 4096)
+        return os.read(descriptor, max_bytes)
     except OSError:
         return b""
     finally:
